@@ -1,0 +1,231 @@
+"""Catalogue records, queries, datasets, and the five renderings φ1…φ5 of a tool."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+WHITESPACE = re.compile(r"\s+")
+
+
+def fold(text: str) -> str:
+    """Fold every run of white space into one blank and strip the ends."""
+    return WHITESPACE.sub(" ", text).strip()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameter:
+    """One parameter of an API."""
+
+    name: str
+    type: str = ""
+    description: str = ""
+    required: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tool:
+    """One API of the catalogue: what is retrieved.
+
+    ``title`` and ``description`` are the provider's, ``api_name`` and ``api_description`` the endpoint's. Every text
+    may be empty; ``id`` may not.
+    """
+
+    id: str
+    category: str = ""
+    title: str = ""
+    description: str = ""
+    api_name: str = ""
+    api_description: str = ""
+    parameters: tuple[Parameter, ...] = ()
+    schema: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Query:
+    """A request with its gold tools. ``tier`` is G1, G2, G3 or any other label."""
+
+    id: str
+    text: str
+    tools: tuple[str, ...]
+    tier: str = "all"
+    split: str = "train"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """A catalogue with its queries by split; ``vague`` holds paraphrases of evaluation queries, with the same ids."""
+
+    name: str
+    tools: tuple[Tool, ...]
+    train: tuple[Query, ...] = ()
+    dev: tuple[Query, ...] = ()
+    eval: tuple[Query, ...] = ()
+    vague: tuple[Query, ...] = ()
+
+    def position_of(self) -> dict[str, int]:
+        """Catalogue position of each tool id: the order that breaks ties of score."""
+        return {tool.id: position for position, tool in enumerate(self.tools)}
+
+
+def _joined(*parts: str) -> str:
+    return ". ".join(part.rstrip(".") for part in map(fold, parts) if part)
+
+
+def _name(tool: Tool) -> str:
+    """Title and API name; an API name that only repeats the title is not said twice."""
+    title, api_name = fold(tool.title), fold(tool.api_name)
+    return title if api_name == title else fold(f"{title} {api_name}")
+
+
+def _parameters(tool: Tool) -> str:
+    described = [
+        fold(f"{parameter.name} ({parameter.description})") if fold(parameter.description) else fold(parameter.name)
+        for parameter in tool.parameters
+    ]
+    return "Parameters: " + ", ".join(described) if described else ""
+
+
+def render_title(tool: Tool) -> str:
+    """φ1: title."""
+    return fold(tool.title)
+
+
+def render_name(tool: Tool) -> str:
+    """φ2: title and API name."""
+    return _name(tool)
+
+
+def render_tool_description(tool: Tool) -> str:
+    """φ3: title, API name and the tool's description."""
+    return _joined(_name(tool), tool.description)
+
+
+def render_api_description(tool: Tool) -> str:
+    """φ4: title, API name and the API's description."""
+    return _joined(_name(tool), tool.api_description)
+
+
+def render_full(tool: Tool) -> str:
+    """φ5: the full record. What an endpoint does comes early, so that a cut at the maximum length keeps it."""
+    schema = f"Returns: {fold(tool.schema)}" if fold(tool.schema) else ""
+    return _joined(
+        fold(tool.category), _name(tool), tool.api_description, tool.description, _parameters(tool), schema
+    )
+
+
+RENDERINGS: Mapping[int, Callable[[Tool], str]] = {
+    1: render_title,
+    2: render_name,
+    3: render_tool_description,
+    4: render_api_description,
+    5: render_full,
+}
+
+
+def render(tool: Tool, form: int) -> str:
+    """Render a tool as φ``form`` (1…5; DESIGN: φ5 for the index, φ1…φ5 for training).
+
+    A field that is empty or blank leaves no trace. A tool whose fields of this form are all empty is rendered by the
+    nearest fuller form, in the end by its id, so that the encoder never sees an empty text.
+
+    Raises:
+        KeyError: there is no such form.
+    """
+    return RENDERINGS[form](tool) or render_full(tool) or tool.id
+
+
+def catalog_line(tool: Tool) -> str:
+    """A tool in one line of catalogue style: name, then what the endpoint does, else what its provider does."""
+    return _joined(_name(tool), fold(tool.api_description) or tool.description) or tool.id
+
+
+def tool_from_row(row: Mapping[str, Any]) -> Tool:
+    """Build a tool from a row of ``catalog.jsonl``; missing texts are empty.
+
+    Raises:
+        ValueError: a field has the wrong type, is unknown, or the id is missing; names the field.
+    """
+    texts = {}
+    for name in ("id", "category", "title", "description", "api_name", "api_description", "schema"):
+        value = row.get(name, "")
+        value = "" if value is None else value
+        if not isinstance(value, str):
+            raise ValueError(f"field {name!r} has to be a text, got {type(value).__name__}")
+        texts[name] = value
+    if not texts["id"].strip():
+        raise ValueError("field 'id' is missing or empty")
+    unknown = sorted(set(row) - {*texts, "parameters"})
+    if unknown:
+        raise ValueError(f"unknown field {unknown[0]!r}")
+    return Tool(**texts, parameters=_parameters_from(row.get("parameters") or []))
+
+
+def _parameters_from(rows: Any) -> tuple[Parameter, ...]:
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ValueError("field 'parameters' has to be a list of objects")
+    if any(not isinstance(row.get("name"), str) for row in rows):
+        raise ValueError("every parameter needs a 'name'")
+    return tuple(
+        Parameter(
+            name=row["name"],
+            type=str(row.get("type") or ""),
+            description=str(row.get("description") or ""),
+            required=bool(row.get("required", False)),
+        )
+        for row in rows
+    )
+
+
+def query_from_row(row: Mapping[str, Any]) -> Query:
+    """Build a query from a row of ``queries.jsonl``; repeated gold ids are kept once.
+
+    Raises:
+        ValueError: a field is missing or has the wrong type; names the field.
+    """
+    for name in ("id", "text"):
+        if not isinstance(row.get(name), str) or not row[name].strip():
+            raise ValueError(f"field {name!r} has to be a text that is not empty")
+    tools = row.get("tools", [])
+    if not isinstance(tools, list) or not all(isinstance(tool, str) for tool in tools):
+        raise ValueError("field 'tools' has to be a list of tool ids")
+    return Query(
+        id=row["id"],
+        text=row["text"],
+        tools=tuple(dict.fromkeys(tools)),
+        tier=str(row.get("tier") or "all"),
+        split=str(row.get("split") or "train"),
+    )
+
+
+def query_to_row(query: Query) -> dict[str, Any]:
+    """The row of ``queries.jsonl`` that :func:`query_from_row` reads."""
+    return {
+        "id": query.id,
+        "text": query.text,
+        "tools": list(query.tools),
+        "tier": query.tier,
+        "split": query.split,
+    }
+
+
+def tool_to_row(tool: Tool) -> dict[str, Any]:
+    """The row of ``catalog.jsonl`` that :func:`tool_from_row` reads; an empty schema is left out."""
+    row: dict[str, Any] = {
+        "id": tool.id,
+        "category": tool.category,
+        "title": tool.title,
+        "description": tool.description,
+        "api_name": tool.api_name,
+        "api_description": tool.api_description,
+        "parameters": [
+            {"name": p.name, "type": p.type, "description": p.description, "required": p.required}
+            for p in tool.parameters
+        ],
+    }
+    return row | {"schema": tool.schema} if tool.schema else row
+
+
+def tiers_of(queries: Sequence[Query]) -> list[str]:
+    """The tiers that occur, sorted."""
+    return sorted({query.tier for query in queries})

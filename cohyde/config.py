@@ -1,0 +1,581 @@
+"""Typed configuration: every setting with its unit, its range and where its default comes from.
+
+The dataclasses are the schema; YAML files hold departures from their defaults. A field made with
+``identity=False`` cannot change a result (paths, devices, inference batch sizes) and stays out of fingerprints;
+``identity="unless_default"`` keeps old results valid when a setting is added later.
+"""
+
+import dataclasses
+import difflib
+import math
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from cohyde.errors import UserError
+from cohyde.resources import resource_folder
+
+T = TypeVar("T")
+Identity = bool | Literal["unless_default"]
+COMMAND_LINE = "command line"
+COMPARISONS = {
+    "gt": (lambda value, bound: value > bound, "greater than"),
+    "ge": (lambda value, bound: value >= bound, "at least"),
+    "lt": (lambda value, bound: value < bound, "less than"),
+    "le": (lambda value, bound: value <= bound, "at most"),
+}
+
+
+def setting(default: Any, *, identity: Identity = True, choices: Sequence[Any] = (), **bounds: float) -> Any:
+    """A configuration field with a default, a range (``gt``, ``ge``, ``lt``, ``le``) and its part in identity."""
+    metadata = {"identity": identity, "choices": tuple(choices), "bounds": bounds}
+    if isinstance(default, (list, dict)):
+        raise TypeError("defaults have to be immutable: use a tuple or section()")
+    return field(default=default, metadata=metadata)
+
+
+def section(kind: type[T], *, identity: Identity = True, **departures: Any) -> Any:
+    """A nested section; ``departures`` are its defaults here where they differ from its own."""
+    return field(default_factory=lambda: kind(**departures), metadata={"identity": identity})
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedsConfig:
+    """Two seeds, so that a sweep over the loop's seed shares the warm-up."""
+
+    warmup: int = setting(42, ge=0)
+    """Seed of S1a, S1b and S1c."""
+    loop: int = setting(42, ge=0)
+    """Seed of every stage of the rounds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """What the ``data`` stage makes of a dataset folder."""
+
+    path: str = setting("sample", identity=False)
+    """A dataset folder, or ``sample`` for the embedded one. Its files' checksums are what identity sees."""
+    dev_fraction: float = setting(0.1, gt=0, lt=1)
+    """Share of the training queries that become the dev split, stratified by tier (paper: 10%)."""
+    split_seed: int = setting(42, ge=0)
+    """Seed of the split and of every subset (paper: 42)."""
+    tools: int | None = setting(None, ge=1)
+    """Keep this many tools: all that evaluation needs, the rest stratified by category. None keeps all."""
+    train_queries: int | None = setting(None, ge=2)
+    """Keep this many training queries (before the dev split), stratified by tier. None keeps all."""
+    eval_queries: int | None = setting(None, ge=1)
+    """Keep this many evaluation queries, stratified by tier. None keeps all."""
+    drop_invalid: bool = False
+    """Drop and count what can be repaired by leaving it out, instead of stopping."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderTrainConfig:
+    """Symmetric InfoNCE with in-batch negatives."""
+
+    lr: float = setting(2e-5, gt=0)
+    """Peak learning rate of AdamW (paper)."""
+    weight_decay: float = setting(1e-2, ge=0)
+    """AdamW weight decay, on all but biases and norms (paper)."""
+    warmup_ratio: float = setting(0.05, ge=0, lt=1)
+    """Share of the steps in linear warm-up, then cosine to zero (paper)."""
+    batch_size: int = setting(256, ge=2)
+    """Pairs a step; all of them are each other's negatives (paper)."""
+    epochs: int = setting(5, ge=1)
+    """Passes over the pairs (paper)."""
+    temperature: float = setting(0.05, gt=0)
+    """τ: similarities are divided by it (paper)."""
+    eval_every: int = setting(200, ge=1)
+    """Steps between evaluations of dev NDCG@5; the end is always evaluated (paper)."""
+    max_grad_norm: float = setting(1.0, gt=0)
+    """Gradient clipping (ours)."""
+    precision: Literal["float32", "bf16"] = setting("bf16")
+    """Arithmetic of the forward pass; the weights stay float32 (paper: bf16)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderConfig:
+    """The bi-encoder: one model for queries, tools and descriptions."""
+
+    model: str = setting("BAAI/bge-large-en-v1.5", identity=False)
+    """Model reference; its content (or hub revision) is what identity sees."""
+    pooling: Literal["auto", "cls", "mean"] = setting("cls")
+    """How token vectors become one vector; ``auto`` keeps what the model's own folder says."""
+    max_length: int = setting(256, ge=8)
+    """Tokens of a text that are read (paper)."""
+    training_forms: tuple[int, ...] = setting((1, 2, 3, 4, 5))
+    """Renderings φ from which S3 draws uniformly, per pair and epoch (paper). S1a uses ``index_form``."""
+    index_form: int = setting(5, ge=1, le=5)
+    """Rendering φ of the catalogue in the index (paper: the full record)."""
+    embed_batch_size: int = setting(64, ge=1, identity=False)
+    """Texts a forward pass when embedding; speed only."""
+    train: EncoderTrainConfig = section(EncoderTrainConfig)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetrainConfig:
+    """S3: what the encoder is retrained on in each round. What is None is as in ``encoder.train``."""
+
+    anchor: str = setting("description")
+    """Strategy: ``description`` (paper), ``query``, ``mixed`` or ``both``."""
+    query_share: float = setting(0.5, ge=0, le=1)
+    """With ``mixed``: the share α of pairs anchored in the real query (paper's ablation: 0.5)."""
+    lr: float | None = setting(None, gt=0)
+    """Peak learning rate."""
+    epochs: int | None = setting(None, ge=1)
+    """Passes over the pairs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewriterConfig:
+    """The LLM that turns a request into a hypothetical catalogue description."""
+
+    model: str = setting("Qwen/Qwen3.5-4B", identity=False)
+    """Model reference; its content (or hub revision) is what identity sees."""
+    backend: str = setting("transformers")
+    """Generation backend. Greedy text may differ between backends, so it bears identity."""
+    prompt: str = setting("hyde", identity=False)
+    """Name of the prompt in ``prompts/``; its text is what identity sees."""
+    few_shot: int = setting(0, ge=0)
+    """Examples (request, catalogue lines of its gold tools) in the prompt, drawn from the training split (ours)."""
+    max_prompt_tokens: int = setting(2048, ge=16)
+    """A longer prompt loses the end of its request, and is counted."""
+    batch_size: int = setting(16, ge=1, identity=False)
+    """Sequences a forward pass of the ``transformers`` backend; speed only."""
+    precision: Literal["float32", "bf16"] = setting("bf16")
+    """Arithmetic of generation and training (paper: bf16). Weights are merged in float32 all the same."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingConfig:
+    """How completions are drawn. Every field is always passed on: a model folder's own defaults are never used."""
+
+    n: int = setting(1, ge=1)
+    """Completions a prompt."""
+    temperature: float = setting(0.0, ge=0)
+    """0 is greedy."""
+    top_p: float = setting(1.0, gt=0, le=1)
+    """Nucleus; 1 is off."""
+    top_k: int = setting(0, ge=0)
+    """Highest-ranked tokens kept; 0 is off."""
+    max_new_tokens: int = setting(150, ge=1)
+    """Tokens a completion at most (paper: 150 greedy, 300 sampled)."""
+    repetition_penalty: float = setting(1.0, gt=0)
+    """Divides the logits of tokens that occurred before; 1 is off."""
+    queries: int | None = setting(None, ge=1)
+    """Generate for a fixed sample of this many training queries, stratified by tier. None takes all (paper)."""
+
+    def __post_init__(self) -> None:
+        """Refuse several greedy completions: they would all be the same (TRAPS 10)."""
+        if self.n > 1 and self.temperature == 0:
+            raise ValueError(f"n={self.n} with temperature 0 gives {self.n} equal completions; set temperature above 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoraConfig:
+    """Low-rank adapters; merged into the base weights after training."""
+
+    rank: int = setting(16, ge=1)
+    """r (paper: 16 for SFT, 64 for DPO)."""
+    alpha: int = setting(32, ge=1)
+    """Scaling numerator (paper: 32 for SFT; ours for DPO: 128)."""
+    dropout: float = setting(0.05, ge=0, lt=1)
+    """Dropout before the adapter (paper)."""
+    targets: tuple[str, ...] = setting(("q_proj", "k_proj", "v_proj", "o_proj"))
+    """Module names. One that matches no module is an error. In Qwen3.5 every fourth layer alone has these four."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SftConfig:
+    """S1b: next-token fine-tuning on the catalogue under φ1…φ5."""
+
+    enabled: bool = True
+    """Without it ψ1 is ψ0 (an ablation)."""
+    lora: LoraConfig = section(LoraConfig)
+    forms: tuple[int, ...] = setting((1, 2, 3, 4, 5))
+    """Renderings in the mixture; each tool occurs once in each (paper)."""
+    lr: float = setting(2e-5, gt=0)
+    """Peak learning rate, linear schedule (paper)."""
+    warmup_ratio: float = setting(0.03, ge=0, lt=1)
+    """Share of the steps in linear warm-up (paper)."""
+    batch_size: int = setting(64, ge=1)
+    """Effective batch: texts an optimiser step (paper: 2×32)."""
+    micro_batch_size: int = setting(2, ge=1)
+    """Texts a forward pass; the rest is accumulated."""
+    max_length: int = setting(1024, ge=8)
+    """Tokens a text; what is cut is counted (paper)."""
+    epochs: int = setting(8, ge=1)
+    """Passes over the mixture (paper)."""
+    max_steps: int | None = setting(None, ge=1)
+    """Stop after this many optimiser steps. None runs all epochs."""
+    eval_every: int = setting(100, ge=1)
+    """Steps between evaluations of dev hit@5 of the generated descriptions; the best is kept (paper)."""
+    eval_queries: int = setting(64, ge=0)
+    """Size of the fixed dev sample for that; 0 keeps the last step (ours)."""
+    gradient_checkpointing: bool = setting(True, identity=False)
+    """Recompute activations (non-reentrant) to save memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstructionConfig:
+    """S1c: optional fine-tuning on (prompt, description) pairs; for small rewriters (ours)."""
+
+    enabled: bool = False
+    """Off by default; on where a small rewriter answers instead of describing."""
+    targets: str = setting("best_of_n")
+    """Strategy: ``best_of_n`` (best of the sampled candidates by NDCG@5 under θ1) or ``gold`` (catalogue lines)."""
+    queries: int | None = setting(None, ge=1)
+    """Fixed sample of training queries, stratified by tier. None takes all."""
+    lora: LoraConfig = section(LoraConfig)
+    lr: float = setting(2e-4, gt=0)
+    """Peak learning rate, linear schedule."""
+    warmup_steps: int = setting(20, ge=0)
+    """Steps of linear warm-up."""
+    batch_size: int = setting(32, ge=1)
+    """Effective batch."""
+    micro_batch_size: int = setting(2, ge=1)
+    """Rows a forward pass."""
+    max_length: int = setting(512, ge=16)
+    """Tokens of prompt and completion."""
+    steps: int = setting(100, ge=1)
+    """Optimiser steps."""
+    gradient_checkpointing: bool = setting(True, identity=False)
+    """Recompute activations (non-reentrant) to save memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreferencesConfig:
+    """S4p: from scored candidates to pairs."""
+
+    reward: str = setting("ndcg@5")
+    """Strategy: what a candidate is worth under θr+1 (paper: NDCG@5)."""
+    pick: str = setting("argmax_argmin")
+    """Strategy: which two candidates make a pair (paper: best and worst; ties are dropped)."""
+    max_pairs: int | None = setting(None, ge=1)
+    """Keep the pairs with the widest margins. None keeps all (paper)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DpoConfig:
+    """S4: direct preference optimisation with ψr as the reference."""
+
+    beta: float = setting(0.1, gt=0)
+    """Strength of the pull towards the reference (ours; the paper's text is lost)."""
+    lora: LoraConfig = section(LoraConfig, rank=64, alpha=128)
+    lr: float = setting(5e-6, gt=0)
+    """Peak learning rate, linear schedule (ours)."""
+    warmup_ratio: float = setting(0.03, ge=0, lt=1)
+    """Share of the steps in linear warm-up."""
+    batch_size: int = setting(16, ge=1)
+    """Effective batch: pairs an optimiser step (ours)."""
+    micro_batch_size: int = setting(2, ge=1)
+    """Pairs a forward pass; the rest is accumulated."""
+    max_length: int = setting(1024, ge=16)
+    """Tokens of prompt and completion (ours)."""
+    epochs: int = setting(1, ge=1)
+    """Passes over the pairs."""
+    max_steps: int | None = setting(None, ge=1)
+    """Optimiser steps, whatever the number of epochs (paper: about 4,371)."""
+    gradient_checkpointing: bool = setting(True, identity=False)
+    """Recompute activations (non-reentrant) to save memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchConfig:
+    """What the index is searched with, and how deep."""
+
+    mode: str = setting("description")
+    """Strategy: ``description`` (paper), ``query``, ``concatenated``, ``fused`` (weighted mean of both vectors)."""
+    query_weight: float = setting(0.5, ge=0, le=1)
+    """With ``fused``: weight of the query's vector."""
+    depth: int = setting(50, ge=20)
+    """Tools kept a query (paper: 50)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationConfig:
+    """E.r: what is scored in each round."""
+
+    standard_sample: int | None = setting(None, ge=1)
+    """Before the last round, score a fixed sample of this many standard queries. None scores all."""
+    vague_sample: int | None = setting(None, ge=1)
+    """The same for the vague split."""
+    dev_sample: int | None = setting(None, ge=1)
+    """Fixed sample of the dev split in every round. None scores all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResourcesConfig:
+    """What Ray reserves for one stage."""
+
+    cpus: float = setting(1, gt=0)
+    """CPU cores reserved; also the threads that torch uses."""
+    gpus: float = setting(0, ge=0)
+    """GPUs reserved. With any, the stage runs in a fresh worker process."""
+    memory_gib: float = setting(0, ge=0)
+    """Memory reserved, in GiB; 0 reserves none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllResourcesConfig:
+    """Resources by kind of stage."""
+
+    light: ResourcesConfig = section(ResourcesConfig)
+    """data, S4p, report."""
+    encoder: ResourcesConfig = section(ResourcesConfig)
+    """S1a, S3."""
+    training: ResourcesConfig = section(ResourcesConfig)
+    """S1b, S1c, S4."""
+    generation: ResourcesConfig = section(ResourcesConfig)
+    """S2, S4s, E."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunnerConfig:
+    """How the DAG is executed."""
+
+    retries: int = setting(1, ge=0)
+    """Times that a failed stage is tried again before its dependents are blocked."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """One run, completely."""
+
+    rounds: int = setting(3, ge=0, le=1000, identity=False)
+    """R. Each round has stages of its own, so more rounds never touch those there are."""
+    seeds: SeedsConfig = section(SeedsConfig)
+    data: DataConfig = section(DataConfig)
+    encoder: EncoderConfig = section(EncoderConfig)
+    retrain: RetrainConfig = section(RetrainConfig)
+    rewriter: RewriterConfig = section(RewriterConfig)
+    sft: SftConfig = section(SftConfig)
+    instruction: InstructionConfig = section(InstructionConfig)
+    describe: SamplingConfig = section(SamplingConfig)
+    """S2 and E: one greedy description (paper: 150 tokens)."""
+    candidates: SamplingConfig = section(
+        SamplingConfig, n=4, temperature=0.7, top_p=0.95, top_k=50, max_new_tokens=300
+    )
+    """S4s: N sampled descriptions (paper)."""
+    preferences: PreferencesConfig = section(PreferencesConfig)
+    dpo: DpoConfig = section(DpoConfig)
+    search: SearchConfig = section(SearchConfig)
+    evaluation: EvaluationConfig = section(EvaluationConfig)
+    resources: AllResourcesConfig = section(AllResourcesConfig, identity=False)
+    runner: RunnerConfig = section(RunnerConfig, identity=False)
+
+
+# ------------------------------------------------------------------------------------------------- identity
+
+
+def identity_of(config: Any) -> dict[str, Any]:
+    """What of a configuration dataclass can change a result, as plain JSON data.
+
+    Raises:
+        TypeError: a value has no stable JSON form (a function, an object with a default ``repr``).
+    """
+    kept = {}
+    for item in dataclasses.fields(config):
+        rule = item.metadata.get("identity", True)
+        value = getattr(config, item.name)
+        if rule is False or (rule == "unless_default" and value == item.default):
+            continue
+        kept[item.name] = identity_of(value) if dataclasses.is_dataclass(value) else plain(value)
+    return kept
+
+
+def plain(value: Any) -> Any:
+    """The value as JSON data: dataclasses become dicts, tuples lists."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {item.name: plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    raise TypeError(f"{value!r} has no stable JSON form")
+
+
+# --------------------------------------------------------------------------------------------------- loading
+
+
+def preset_names() -> list[str]:
+    """The presets in ``configs/``, sorted."""
+    return sorted(path.stem for path in resource_folder("configs").glob("*.yaml"))
+
+
+def load_config(name_or_file: str = "demo", overrides: Sequence[str] = ()) -> Config:
+    """Load a preset or a YAML file, then apply ``key=value`` overrides, and check every key, type and range.
+
+    Args:
+        name_or_file: a preset's name, or the path of a YAML file (whose ``extends`` may name another of either).
+        overrides: dotted overrides such as ``encoder.train.lr=1e-5``.
+
+    Raises:
+        UserError: unknown file or key, wrong type, value out of range; names key, file and the nearest valid key.
+    """
+    layers = _layers(name_or_file, ())
+    for override in overrides:
+        layers.append((COMMAND_LINE, _parse_override(override)))
+    return build(Config, layers)
+
+
+def _layers(name_or_file: str, seen: tuple[Path, ...]) -> list[tuple[str, dict[str, Any]]]:
+    path = _find(name_or_file)
+    if path in seen:
+        raise UserError(f"{path}: 'extends' goes round in a circle", "remove one of the 'extends' keys")
+    data = _read_yaml(path)
+    base = data.pop("extends", None)
+    if base is not None and not isinstance(base, str):
+        raise UserError(f"{path}: 'extends' has to name one preset or file, got {base!r}")
+    below = _layers(_beside(path, base), (*seen, path)) if base else []
+    return [*below, (str(path), data)]
+
+
+def _beside(path: Path, base: str) -> str:
+    """``extends`` may be relative to the file that says it."""
+    neighbour = path.parent / base
+    return str(neighbour) if neighbour.is_file() else base
+
+
+def _find(name_or_file: str) -> Path:
+    as_path = Path(name_or_file)
+    if as_path.suffix in (".yaml", ".yml"):
+        if as_path.is_file():
+            return as_path.resolve()
+        raise UserError(f"{as_path}: no such configuration file", f"presets are: {', '.join(preset_names())}")
+    preset = resource_folder("configs") / f"{name_or_file}.yaml"
+    if preset.is_file():
+        return preset
+    nearest = _nearest(name_or_file, preset_names())
+    raise UserError(
+        f"no preset is called {name_or_file!r}{nearest}",
+        f"presets are: {', '.join(preset_names())}; or give the path of a .yaml file",
+    )
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        data = OmegaConf.to_container(OmegaConf.load(path), resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        raise UserError(f"{path}: {str(error).splitlines()[0]}", "every value has to be given") from None
+    except Exception as error:  # PyYAML's errors have no common public base that OmegaConf guarantees
+        raise UserError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(data, dict):
+        raise UserError(f"{path}: expected keys and values, got {type(data).__name__}")
+    return typing.cast(dict[str, Any], data)
+
+
+def _parse_override(text: str) -> dict[str, Any]:
+    from omegaconf import OmegaConf
+
+    key, equals, _ = text.partition("=")
+    if not equals or not key.strip():
+        raise UserError(f"{text!r} is not an override", "write key=value, for example encoder.train.lr=1e-5")
+    try:
+        return typing.cast(
+            dict[str, Any],
+            OmegaConf.to_container(OmegaConf.from_dotlist([text]), resolve=True, throw_on_missing=True),
+        )
+    except Exception as error:  # the same as above: YAML or interpolation, both the user's to mend
+        raise UserError(f"{text!r}: {str(error).splitlines()[0]}", "write key=value") from None
+
+
+def build(kind: type[T], layers: Sequence[tuple[str, Mapping[str, Any]]]) -> T:
+    """Build a configuration dataclass from layers ``(source, nested mapping)``; later layers win.
+
+    Raises:
+        UserError: as :func:`load_config`.
+    """
+    return typing.cast(T, _build(kind, list(layers), ""))
+
+
+def _build(kind: type[Any], layers: list[tuple[str, Any]], prefix: str, base: Any = None) -> Any:
+    hints = typing.get_type_hints(kind)
+    names = [item.name for item in dataclasses.fields(kind)]
+    for source, data in layers:
+        if not isinstance(data, Mapping):
+            raise UserError(f"{source}: {prefix.rstrip('.')} has to be a section with keys, got {data!r}")
+        for key in data:
+            if key not in names:
+                raise UserError(f"{source}: unknown key {prefix}{key}{_nearest(str(key), names, prefix)}",
+                                f"keys here are: {', '.join(names)}")
+    base = base if base is not None else kind()
+    values = {}
+    for item in dataclasses.fields(kind):
+        given = [(source, data[item.name]) for source, data in layers if item.name in data]
+        current = getattr(base, item.name)
+        if dataclasses.is_dataclass(current):
+            values[item.name] = _build(type(current), given, f"{prefix}{item.name}.", current)
+        elif given:
+            source, value = given[-1]
+            values[item.name] = _checked(value, hints[item.name], item, f"{prefix}{item.name}", source)
+        else:
+            values[item.name] = current
+    try:
+        return kind(**values)
+    except ValueError as error:
+        source = layers[-1][0] if layers else "defaults"
+        raise UserError(f"{source}: {prefix.rstrip('.')}: {error}") from None
+
+
+def _checked(value: Any, hint: Any, item: dataclasses.Field[Any], key: str, source: str) -> Any:
+    converted = _converted(value, hint)
+    if converted is _WRONG:
+        raise UserError(f"{source}: {key} has to be {_type_name(hint)}, got {value!r} ({type(value).__name__})")
+    if isinstance(converted, float) and not math.isfinite(converted):
+        raise UserError(f"{source}: {key} has to be a finite number, got {value!r}")
+    if converted is None:
+        return None
+    for name, bound in item.metadata.get("bounds", {}).items():
+        holds, words = COMPARISONS[name]
+        if not holds(converted, bound):
+            raise UserError(f"{source}: {key} has to be {words} {bound}, got {value!r}")
+    return converted
+
+
+_WRONG = object()
+
+
+def _converted(value: Any, hint: Any) -> Any:
+    """The value as the type says, or ``_WRONG``. An int is a float, nothing else is converted."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        attempts = [_converted(value, option) for option in arguments]
+        return next((attempt for attempt in attempts if attempt is not _WRONG), _WRONG)
+    if origin is Literal:
+        return value if value in arguments else _WRONG
+    if origin is tuple:
+        if not isinstance(value, (list, tuple)):
+            return _WRONG
+        items = tuple(_converted(item, arguments[0]) for item in value)
+        return items if items and all(item is not _WRONG for item in items) else _WRONG
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if hint is type(None):
+        return None if value is None else _WRONG
+    return value if type(value) is hint else _WRONG
+
+
+def _type_name(hint: Any) -> str:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(_type_name(option) for option in arguments)
+    if origin is Literal:
+        return "one of " + ", ".join(map(str, arguments))
+    if origin is tuple:
+        return f"a list of one or more: {_type_name(arguments[0])}"
+    names = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", type(None): "null"}
+    return names.get(hint, str(hint))
+
+
+def _nearest(key: str, valid: Sequence[str], prefix: str = "") -> str:
+    close = difflib.get_close_matches(key, valid, n=1, cutoff=0.6)
+    return f"; did you mean {prefix}{close[0]}?" if close else ""

@@ -1,0 +1,102 @@
+"""Files: JSON Lines in and out, canonical JSON, checksums, writes that are whole or absent."""
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from cohyde.errors import UserError
+
+CHUNK_BYTES = 1 << 20
+
+
+def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield ``(line number, row)`` for every line of a JSON Lines file that is not blank.
+
+    Raises:
+        UserError: the file is missing, is not UTF-8, or a line is not a JSON object; names file and line.
+    """
+    if not path.is_file():
+        what = "is a directory, not a file" if path.is_dir() else "does not exist"
+        raise UserError(f"{path}: {what}", "expected a JSON Lines file, one JSON object a line")
+    with path.open("rb") as handle:
+        for number, raw in enumerate(handle, start=1):
+            if number == 1:
+                raw = raw.removeprefix(b"\xef\xbb\xbf")
+            try:
+                line = raw.decode("utf-8").strip()
+            except UnicodeDecodeError as error:
+                raise UserError(
+                    f"{path}:{number}: not UTF-8 (byte {error.start + 1} of the line is 0x{raw[error.start]:02x})",
+                    "convert the file to UTF-8",
+                ) from None
+            if not line:
+                continue
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise UserError(
+                    f"{path}:{number}: not JSON: {error.msg} at column {error.colno}",
+                    "each line has to be one JSON object",
+                ) from None
+            if not isinstance(row, dict):
+                raise UserError(
+                    f"{path}:{number}: expected a JSON object, got {type(row).__name__}",
+                    "each line has to be one JSON object",
+                )
+            yield number, row
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """All rows of a JSON Lines file."""
+    return [row for _, row in read_jsonl(path)]
+
+
+def write_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> int:
+    """Write rows as JSON Lines, whole or not at all; returns their number."""
+    lines = [json.dumps(row, ensure_ascii=False) for row in rows]
+    write_text(path, "".join(line + "\n" for line in lines))
+    return len(lines)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write indented JSON, whole or not at all."""
+    write_text(path, json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file by way of a temporary neighbour and one rename, so that no reader sees half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as handle:
+            handle.write(text)
+            handle.flush()
+            os.fsync(handle.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def canonical_json(value: Any) -> str:
+    """JSON with sorted keys and no spaces: equal values give equal text. NaN, infinity and objects raise."""
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def sha256_text(text: str) -> str:
+    """Hexadecimal SHA-256 of a text's UTF-8 bytes."""
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+
+def sha256_file(path: Path) -> str:
+    """Hexadecimal SHA-256 of a file's bytes, read in chunks of 1 MiB."""
+    digest = hashlib.sha256()
+    with path.open("rb") as handle:
+        while chunk := handle.read(CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
