@@ -1,0 +1,1 @@
+"""Datasets on disk: reading, validation, subsets and splits."""
