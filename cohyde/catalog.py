@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 WHITESPACE = re.compile(r"\s+")
+SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def fold(text: str) -> str:
@@ -69,7 +70,8 @@ class Dataset:
 
 
 def _joined(*parts: str) -> str:
-    return ". ".join(part.rstrip(".") for part in map(fold, parts) if part)
+    stripped = [fold(part).rstrip(". ") for part in parts]
+    return ". ".join(part for part in stripped if part)
 
 
 def _name(tool: Tool) -> str:
@@ -80,10 +82,11 @@ def _name(tool: Tool) -> str:
 
 def _parameters(tool: Tool) -> str:
     described = [
-        fold(f"{parameter.name} ({parameter.description})") if fold(parameter.description) else fold(parameter.name)
+        fold(f"{parameter.name} ({fold(parameter.description)})" if fold(parameter.description) else parameter.name)
         for parameter in tool.parameters
     ]
-    return "Parameters: " + ", ".join(described) if described else ""
+    named = [text for text in described if text]
+    return "Parameters: " + ", ".join(named) if named else ""
 
 
 def render_title(tool: Tool) -> str:
@@ -126,8 +129,8 @@ RENDERINGS: Mapping[int, Callable[[Tool], str]] = {
 def render(tool: Tool, form: int) -> str:
     """Render a tool as φ``form`` (1…5; DESIGN: φ5 for the index, φ1…φ5 for training).
 
-    A field that is empty or blank leaves no trace. A tool whose fields of this form are all empty is rendered by the
-    nearest fuller form, in the end by its id, so that the encoder never sees an empty text.
+    A field that is empty or blank leaves no trace. A tool whose fields of this form are all empty is rendered in full,
+    and one without any text by its id, so that the encoder never sees an empty text.
 
     Raises:
         KeyError: there is no such form.
@@ -138,6 +141,20 @@ def render(tool: Tool, form: int) -> str:
 def catalog_line(tool: Tool) -> str:
     """A tool in one line of catalogue style: name, then what the endpoint does, else what its provider does."""
     return _joined(_name(tool), fold(tool.api_description) or tool.description) or tool.id
+
+
+def check_text(name: str, value: str) -> None:
+    """Refuse NUL characters and halves of surrogate pairs: signs of text that was decoded in the wrong way.
+
+    Half a pair cannot be written as UTF-8 at all.
+
+    Raises:
+        ValueError: names the field.
+    """
+    if "\0" in value:
+        raise ValueError(f"field {name!r} holds a NUL character at position {value.index(chr(0)) + 1}")
+    if not value.isascii() and (broken := SURROGATE.search(value)):
+        raise ValueError(f"field {name!r} holds half a surrogate pair at position {broken.start() + 1}")
 
 
 def tool_from_row(row: Mapping[str, Any]) -> Tool:
@@ -152,6 +169,7 @@ def tool_from_row(row: Mapping[str, Any]) -> Tool:
         value = "" if value is None else value
         if not isinstance(value, str):
             raise ValueError(f"field {name!r} has to be a text, got {type(value).__name__}")
+        check_text(name, value)
         texts[name] = value
     if not texts["id"].strip():
         raise ValueError("field 'id' is missing or empty")
@@ -166,7 +184,7 @@ def _parameters_from(rows: Any) -> tuple[Parameter, ...]:
         raise ValueError("field 'parameters' has to be a list of objects")
     if any(not isinstance(row.get("name"), str) for row in rows):
         raise ValueError("every parameter needs a 'name'")
-    return tuple(
+    parameters = tuple(
         Parameter(
             name=row["name"],
             type=str(row.get("type") or ""),
@@ -175,6 +193,9 @@ def _parameters_from(rows: Any) -> tuple[Parameter, ...]:
         )
         for row in rows
     )
+    for parameter in parameters:
+        check_text("parameters", f"{parameter.name} {parameter.type} {parameter.description}")
+    return parameters
 
 
 def query_from_row(row: Mapping[str, Any]) -> Query:
@@ -186,14 +207,17 @@ def query_from_row(row: Mapping[str, Any]) -> Query:
     for name in ("id", "text"):
         if not isinstance(row.get(name), str) or not row[name].strip():
             raise ValueError(f"field {name!r} has to be a text that is not empty")
+        check_text(name, row[name])
     tools = row.get("tools", [])
     if not isinstance(tools, list) or not all(isinstance(tool, str) for tool in tools):
         raise ValueError("field 'tools' has to be a list of tool ids")
+    tier = str(row.get("tier") or "all")
+    check_text("tier", tier)
     return Query(
         id=row["id"],
         text=row["text"],
         tools=tuple(dict.fromkeys(tools)),
-        tier=str(row.get("tier") or "all"),
+        tier=tier,
         split=str(row.get("split") or "train"),
     )
 

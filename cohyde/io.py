@@ -4,20 +4,27 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from cohyde.errors import UserError
 
 CHUNK_BYTES = 1 << 20
+Fault = Callable[[str, str, str], None]
+"""Is told ``(kind, where, what)`` of something wrong in a file."""
 
 
-def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_jsonl(path: Path, fault: Fault | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield ``(line number, row)`` for every line of a JSON Lines file that is not blank.
 
+    Args:
+        path: the file; a byte order mark at its start is skipped.
+        fault: is told of each line that is no UTF-8 or no JSON object, which is then left out; without it the first
+            such line raises.
+
     Raises:
-        UserError: the file is missing, is not UTF-8, or a line is not a JSON object; names file and line.
+        UserError: the file is missing, or (without ``fault``) a line is wrong; names file and line.
     """
     if not path.is_file():
         what = "is a directory, not a file" if path.is_dir() else "does not exist"
@@ -26,28 +33,38 @@ def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         for number, raw in enumerate(handle, start=1):
             if number == 1:
                 raw = raw.removeprefix(b"\xef\xbb\xbf")
-            try:
-                line = raw.decode("utf-8").strip()
-            except UnicodeDecodeError as error:
-                raise UserError(
-                    f"{path}:{number}: not UTF-8 (byte {error.start + 1} of the line is 0x{raw[error.start]:02x})",
-                    "convert the file to UTF-8",
-                ) from None
-            if not line:
+            if not raw.strip():
                 continue
             try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise UserError(
-                    f"{path}:{number}: not JSON: {error.msg} at column {error.colno}",
-                    "each line has to be one JSON object",
-                ) from None
-            if not isinstance(row, dict):
-                raise UserError(
-                    f"{path}:{number}: expected a JSON object, got {type(row).__name__}",
-                    "each line has to be one JSON object",
-                )
+                row = _json_object(raw)
+            except _BadLine as error:
+                if fault is None:
+                    raise UserError(f"{path}:{number}: {error}", error.remedy) from None
+                fault(error.kind, f"{path}:{number}", str(error))
+                continue
             yield number, row
+
+
+class _BadLine(ValueError):
+    def __init__(self, kind: str, message: str, remedy: str) -> None:
+        super().__init__(message)
+        self.kind, self.remedy = kind, remedy
+
+
+def _json_object(raw: bytes) -> dict[str, Any]:
+    remedy = "each line has to be one JSON object"
+    try:
+        row = json.loads(raw.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        what = f"not UTF-8 (byte {error.start + 1} of the line is 0x{raw[error.start]:02x})"
+        raise _BadLine("not UTF-8", what, "convert the file to UTF-8") from None
+    except json.JSONDecodeError as error:
+        raise _BadLine("malformed JSON", f"not JSON: {error.msg} at column {error.colno}", remedy) from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, or brackets nested as deep
+        raise _BadLine("malformed JSON", f"not JSON that can be read: {error}", remedy) from None
+    if not isinstance(row, dict):
+        raise _BadLine("malformed JSON", f"expected a JSON object, got {type(row).__name__}", remedy)
+    return row
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

@@ -1,10 +1,21 @@
 """Dataset folders: ``catalog.jsonl``, ``queries.jsonl``, ``vague.jsonl`` and a ``dataset.yaml`` card."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import unicodedata
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from cohyde.catalog import Dataset, Query, Tool, query_from_row, query_to_row, tool_from_row, tool_to_row
+from cohyde.catalog import (
+    Dataset,
+    Query,
+    Tool,
+    check_text,
+    fold,
+    query_from_row,
+    query_to_row,
+    tool_from_row,
+    tool_to_row,
+)
 from cohyde.data.validation import Findings
 from cohyde.errors import UserError
 from cohyde.io import read_jsonl, sha256_file, sha256_text, write_jsonl, write_text
@@ -51,20 +62,22 @@ def read_dataset(folder: Path, *, drop_invalid: bool = False) -> tuple[Dataset, 
     """
     findings = Findings(drop_invalid=drop_invalid)
     tools = tuple(_read_tools(folder / CATALOG, findings))
-    known = {tool.id for tool in tools}
-    queries = _read_queries(folder / QUERIES, known, findings)
-    by_split = {name: tuple(query for query in queries if query.split == name) for name in SPLITS}
-    vague = tuple(_read_vague(folder / VAGUE, {query.id: query for query in by_split["eval"]}, findings))
-    by_split["train"] = tuple(_without_leakage(by_split, folder / QUERIES, findings))
-    findings.raise_if_any()
     if not tools:
+        findings.raise_if_any()
         raise UserError(f"{folder / CATALOG}: the catalogue is empty", "a catalogue needs at least one tool")
-    return Dataset(name=_name(folder), tools=tools, vague=vague, **by_split), findings
+    read = _read_queries(folder / QUERIES, {tool.id for tool in tools}, findings)
+    by_split = {name: {line: query for line, query in read.items() if query.split == name} for name in SPLITS}
+    evaluation = by_split["eval"].values()
+    vague = tuple(_read_vague(folder / VAGUE, {query.id: query for query in evaluation}, findings))
+    dev = _without_twins(by_split["dev"], [*evaluation, *vague], folder / QUERIES, findings)
+    train = _without_twins(by_split["train"], [*evaluation, *vague, *dev], folder / QUERIES, findings)
+    findings.raise_if_any()
+    return Dataset(name=_name(folder), tools=tools, train=train, dev=dev, eval=tuple(evaluation), vague=vague), findings
 
 
 def _read_tools(path: Path, findings: Findings) -> Iterable[Tool]:
     first_line: dict[str, int] = {}
-    for number, row in read_jsonl(path):
+    for number, row in read_jsonl(path, findings.fault):
         where = f"{path}:{number}"
         try:
             tool = tool_from_row(row)
@@ -78,10 +91,11 @@ def _read_tools(path: Path, findings: Findings) -> Iterable[Tool]:
         yield tool
 
 
-def _read_queries(path: Path, known: set[str], findings: Findings) -> list[Query]:
+def _read_queries(path: Path, known: set[str], findings: Findings) -> dict[int, Query]:
+    """The queries by line number, in the file's order."""
     first_line: dict[str, int] = {}
-    queries = []
-    for number, row in read_jsonl(path):
+    queries = {}
+    for number, row in read_jsonl(path, findings.fault):
         where = f"{path}:{number}"
         try:
             query = query_from_row(row)
@@ -98,21 +112,23 @@ def _read_queries(path: Path, known: set[str], findings: Findings) -> list[Query
         elif unknown:
             findings.fault("unknown gold tool", where, f"{query.id!r} names {unknown[0]!r}, not in the catalogue")
         else:
-            queries.append(query)
+            queries[number] = query
         first_line.setdefault(query.id, number)
     return queries
 
 
 def _read_vague(path: Path, evaluation: Mapping[str, Query], findings: Findings) -> Iterable[Query]:
-    if not path.is_file():
+    if not path.exists():
         return
     seen: set[str] = set()
-    for number, row in read_jsonl(path):
+    for number, row in read_jsonl(path, findings.fault):
         where = f"{path}:{number}"
-        identifier, text = row.get("id"), row.get("text")
-        if not isinstance(identifier, str) or not isinstance(text, str) or not text.strip():
-            findings.fault("malformed paraphrase", where, "needs an 'id' and a 'text' that is not empty")
-        elif identifier not in evaluation:
+        try:
+            identifier, text = _paraphrase_from(row)
+        except ValueError as error:
+            findings.fault("malformed paraphrase", where, str(error))
+            continue
+        if identifier not in evaluation:
             findings.fault("unknown paraphrase", where, f"{identifier!r} is not an evaluation query")
         elif identifier in seen:
             findings.fault("duplicate paraphrase", where, f"{identifier!r} occurs before")
@@ -122,19 +138,38 @@ def _read_vague(path: Path, evaluation: Mapping[str, Query], findings: Findings)
             yield Query(id=identifier, text=text, tools=original.tools, tier=original.tier, split="vague")
 
 
+def _paraphrase_from(row: Mapping[str, Any]) -> tuple[str, str]:
+    identifier, text = row.get("id"), row.get("text")
+    if not isinstance(identifier, str) or not isinstance(text, str) or not text.strip():
+        raise ValueError("needs an 'id' and a 'text' that is not empty")
+    check_text("text", text)
+    return identifier, text
+
+
 def normalised(text: str) -> str:
-    """Lower case, letters and digits only: texts that are equal in this form count as the same query."""
-    return " ".join("".join(c if c.isalnum() else " " for c in text.lower()).split())
+    """Letters and digits only, without case or invisible characters: texts equal in this form are the same query.
+
+    A text without letters or digits stands for itself.
+    """
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    visible = (c for c in folded if unicodedata.category(c) != "Cf")
+    return " ".join("".join(c if c.isalnum() else " " for c in visible).split()) or fold(text)
 
 
-def _without_leakage(by_split: Mapping[str, Sequence[Query]], path: Path, findings: Findings) -> Iterable[Query]:
-    held_out = {normalised(query.text): query for name in ("dev", "eval") for query in by_split[name]}
-    for query in by_split["train"]:
-        twin = held_out.get(normalised(query.text))
-        if twin:
-            findings.fault("leakage between splits", str(path), f"{query.id!r} (train) reads as {twin.id!r}")
+def _without_twins(
+    queries: Mapping[int, Query], held_out: Iterable[Query], path: Path, findings: Findings
+) -> tuple[Query, ...]:
+    """The queries, by line number, that do not read like one that is held out."""
+    texts = {normalised(query.text): query for query in held_out}
+    kept = []
+    for line, query in queries.items():
+        twin = texts.get(normalised(query.text))
+        if twin is None:
+            kept.append(query)
         else:
-            yield query
+            what = f"{query.id!r} ({query.split}) reads as {twin.id!r} ({twin.split})"
+            findings.fault("leakage between splits", f"{path}:{line}", what)
+    return tuple(kept)
 
 
 def _name(folder: Path) -> str:
