@@ -112,9 +112,7 @@ def render_api_description(tool: Tool) -> str:
 def render_full(tool: Tool) -> str:
     """φ5: the full record. What an endpoint does comes early, so that a cut at the maximum length keeps it."""
     schema = f"Returns: {fold(tool.schema)}" if fold(tool.schema) else ""
-    return _joined(
-        fold(tool.category), _name(tool), tool.api_description, tool.description, _parameters(tool), schema
-    )
+    return _joined(fold(tool.category), _name(tool), tool.api_description, tool.description, _parameters(tool), schema)
 
 
 RENDERINGS: Mapping[int, Callable[[Tool], str]] = {

@@ -12,9 +12,7 @@ from cohyde.data.dataset import normalised
 Item = TypeVar("Item")
 
 
-def stratified_sample(
-    items: Sequence[Item], size: int, stratum: Callable[[Item], Hashable], seed: int
-) -> list[Item]:
+def stratified_sample(items: Sequence[Item], size: int, stratum: Callable[[Item], Hashable], seed: int) -> list[Item]:
     """Draw ``size`` items so that strata keep their proportions (largest remainder); the input's order is kept.
 
     Args:
@@ -35,9 +33,7 @@ def stratified_sample(
     for label in by_remainder[: size - sum(take.values())]:
         take[label] += 1
     chosen = [
-        position
-        for label in labels
-        for position in random.Random(f"{seed}/{label}").sample(groups[label], take[label])
+        position for label in labels for position in random.Random(f"{seed}/{label}").sample(groups[label], take[label])
     ]
     return [items[position] for position in sorted(chosen)]
 
