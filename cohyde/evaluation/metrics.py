@@ -113,8 +113,13 @@ class Summary:
         named = [(tier, means) for tier, means in self.tiers.items() if tier != ALL]
         named += [(ALL, self.all), (MEAN_OVER_TIERS, self.mean_over_tiers)]
         return [
-            {"tier": tier, "metric": name.partition("@")[0], "k": int(name.partition("@")[2]), "value": value,
-             "n": means.n}
+            {
+                "tier": tier,
+                "metric": name.partition("@")[0],
+                "k": int(name.partition("@")[2]),
+                "value": value,
+                "n": means.n,
+            }
             for tier, means in named
             for name, value in means.values.items()
         ]

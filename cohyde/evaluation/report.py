@@ -1,0 +1,116 @@
+"""The main table of a run, and the round that dev selects. Rendering to Markdown lives here, to a terminal in the CLI."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cohyde.evaluation.metrics import ALL, MEAN_OVER_TIERS
+from cohyde.evaluation.results import EVERY_QUERY, SAMPLE, MetricRow, value_of
+
+TABLE_SPLITS = ("standard", "vague")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One line of the main table: NDCG@5 by (split, tier); ``dev`` is the mean over tiers on the dev split."""
+
+    stage: str
+    search: str
+    scope: str
+    values: Mapping[tuple[str, str], float | None]
+    dev: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What a run comes to.
+
+    ``selected`` is the evaluation stage of the best dev NDCG@5 (mean over tiers) in the configured search mode, the
+    earliest of equals; None where dev was not scored. Never is the evaluation split looked at for it.
+    """
+
+    search: str
+    tiers: tuple[str, ...]
+    lines: tuple[Line, ...]
+    selected: str | None
+    rows: tuple[dict[str, Any], ...]
+
+
+def build_report(evaluations: Mapping[str, Sequence[MetricRow]], search: str) -> Report:
+    """Gather the rows of every evaluation (by stage id, in order) into one report.
+
+    Args:
+        evaluations: what each evaluation stage measured; those that only know raw queries have one search mode.
+        search: the configured search mode, which decides selection.
+    """
+    tiers = tuple(
+        sorted({row.tier for rows in evaluations.values() for row in rows} - {ALL, MEAN_OVER_TIERS})
+    ) or (ALL,)
+    lines = [
+        _line(stage, rows, mode, scope, tiers)
+        for scope in (SAMPLE, EVERY_QUERY)
+        for stage, rows in evaluations.items()
+        for mode in _modes(rows, search)
+        if any(row.scope == scope and row.search == mode for row in rows)
+    ]
+    candidates = [line for line in lines if line.scope == SAMPLE and line.search == search and line.dev is not None]
+    best = max((line.dev or 0.0 for line in candidates), default=0.0)
+    selected = next((line.stage for line in candidates if line.dev == best), None)
+    flat = tuple(_flat(stage, row, rows, search) for stage, rows in evaluations.items() for row in rows)
+    return Report(search=search, tiers=tiers, lines=tuple(lines), selected=selected, rows=flat)
+
+
+def _modes(rows: Sequence[MetricRow], search: str) -> list[str]:
+    """Raw query, description, and what is configured: in this order, each once."""
+    measured = {row.search for row in rows}
+    return [mode for mode in dict.fromkeys(("query", "description", search)) if mode in measured]
+
+
+def _line(stage: str, rows: Sequence[MetricRow], mode: str, scope: str, tiers: Sequence[str]) -> Line:
+    values = {
+        (split, tier): value_of(rows, split=split, tier=tier, search=mode, scope=scope)
+        for split in TABLE_SPLITS
+        for tier in tiers
+    }
+    dev = value_of(rows, split="dev", tier=MEAN_OVER_TIERS, search=mode, scope=scope)
+    return Line(stage=stage, search=mode, scope=scope, values=values, dev=dev)
+
+
+def _flat(stage: str, row: MetricRow, rows: Sequence[MetricRow], search: str) -> dict[str, Any]:
+    """A row for programs. The bare stage id is the configured search over the widest scope of that split."""
+    own_mode = search if any(other.search == search for other in rows) else "query"
+    widest = EVERY_QUERY if any(o.split == row.split and o.scope == EVERY_QUERY for o in rows) else SAMPLE
+    label = stage if row.search == own_mode else f"{stage}:{row.search}"
+    label = label if row.scope == widest else f"{label}:{row.scope}"
+    return {"stage": label, **row.to_row()}
+
+
+def percent(value: float | None) -> str:
+    """A fraction as per cent with one decimal; a dash where it was not measured."""
+    return "–" if value is None else f"{100 * value:.1f}"
+
+
+def to_markdown(report: Report) -> str:
+    """The main table (NDCG@5 in %) and the selected round, as Markdown."""
+    heads = [f"{split} {tier}" for split in TABLE_SPLITS for tier in report.tiers]
+    text = ["# Report", "", "NDCG@5 in %, by tier; dev is the mean over tiers.", ""]
+    for scope, title in ((SAMPLE, "Rounds compared"), (EVERY_QUERY, "All evaluation queries")):
+        lines = [line for line in report.lines if line.scope == scope]
+        if not lines:
+            continue
+        text += [f"## {title}", "", "| stage | searched with | " + " | ".join([*heads, "dev"]) + " |"]
+        text.append("| --- | --- |" + " ---: |" * (len(heads) + 1))
+        text += [_markdown_line(line, report.tiers) for line in lines] + [""]
+    text.append(_selection(report))
+    return "\n".join(text) + "\n"
+
+
+def _markdown_line(line: Line, tiers: Sequence[str]) -> str:
+    values = [percent(line.values[split, tier]) for split in TABLE_SPLITS for tier in tiers]
+    return "| " + " | ".join([line.stage, line.search, *values, percent(line.dev)]) + " |"
+
+
+def _selection(report: Report) -> str:
+    if report.selected is None:
+        return "No round is selected: the dev split was not scored."
+    return f"Selected on dev NDCG@5, searching with the {report.search}: **{report.selected}**."
