@@ -1,0 +1,1 @@
+"""Where models come from: references to folders, packages, the hub and the tiny built-in models."""

@@ -1,0 +1,35 @@
+"""Fixtures that all tests share: a cache folder of the session's own, and the tiny models in it."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cohyde.models.reference import resolve
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cohyde_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache folder for this session, so that no test writes to the home folder.
+
+    ``COHYDE_CACHE``, where it is set, is kept: its converted models are then reused from session to session.
+    """
+    given = os.environ.get("COHYDE_CACHE")
+    folder = Path(given) if given else tmp_path_factory.mktemp("cohyde-cache")
+    os.environ["COHYDE_CACHE"] = str(folder)
+    yield folder
+    if given is None:
+        del os.environ["COHYDE_CACHE"]
+
+
+@pytest.fixture(scope="session")
+def tiny_encoder_path(cohyde_cache: Path) -> Path:
+    """A sentence-transformers folder of two BERT layers, 64 dimensions, CLS pooling."""
+    return resolve("tiny:bert")
+
+
+@pytest.fixture(scope="session")
+def tiny_rewriter_path(cohyde_cache: Path) -> Path:
+    """A Qwen3.5 folder of four layers (three linear, one full attention) with a chat template that can think."""
+    return resolve("tiny:qwen3_5")
