@@ -10,7 +10,7 @@ import difflib
 import math
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -21,7 +21,7 @@ from cohyde.resources import resource_folder
 T = TypeVar("T")
 Identity = bool | Literal["unless_default"]
 COMMAND_LINE = "command line"
-COMPARISONS = {
+COMPARISONS: Mapping[str, tuple[Callable[[Any, Any], bool], str]] = {
     "gt": (lambda value, bound: value > bound, "greater than"),
     "ge": (lambda value, bound: value >= bound, "at least"),
     "lt": (lambda value, bound: value < bound, "less than"),
@@ -29,9 +29,9 @@ COMPARISONS = {
 }
 
 
-def setting(default: Any, *, identity: Identity = True, choices: Sequence[Any] = (), **bounds: float) -> Any:
+def setting(default: Any, *, identity: Identity = True, **bounds: float) -> Any:
     """A configuration field with a default, a range (``gt``, ``ge``, ``lt``, ``le``) and its part in identity."""
-    metadata = {"identity": identity, "choices": tuple(choices), "bounds": bounds}
+    metadata = {"identity": identity, "bounds": bounds}
     if isinstance(default, (list, dict)):
         raise TypeError("defaults have to be immutable: use a tuple or section()")
     return field(default=default, metadata=metadata)
@@ -97,8 +97,8 @@ class EncoderTrainConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EncoderConfig:
-    """The bi-encoder: one model for queries, tools and descriptions."""
+class EmbeddingConfig:
+    """How the bi-encoder turns a text into a unit vector; one model for queries, tools and descriptions."""
 
     model: str = setting("BAAI/bge-large-en-v1.5", identity=False)
     """Model reference; its content (or hub revision) is what identity sees."""
@@ -106,13 +106,23 @@ class EncoderConfig:
     """How token vectors become one vector; ``auto`` keeps what the model's own folder says."""
     max_length: int = setting(256, ge=8)
     """Tokens of a text that are read (paper)."""
-    training_forms: tuple[int, ...] = setting((1, 2, 3, 4, 5))
-    """Renderings φ from which S3 draws uniformly, per pair and epoch (paper). S1a uses ``index_form``."""
     index_form: int = setting(5, ge=1, le=5)
-    """Rendering φ of the catalogue in the index (paper: the full record)."""
+    """Rendering φ of the catalogue in the index, and of S1a's positives (paper: the full record)."""
     embed_batch_size: int = setting(64, ge=1, identity=False)
     """Texts a forward pass when embedding; speed only."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderConfig(EmbeddingConfig):
+    """The bi-encoder and its training."""
+
+    training_forms: tuple[int, ...] = setting((1, 2, 3, 4, 5), ge=1, le=5)
+    """Renderings φ from which S3 draws uniformly, per pair and epoch (paper)."""
     train: EncoderTrainConfig = section(EncoderTrainConfig)
+
+    def embedding(self) -> EmbeddingConfig:
+        """What matters where nothing is trained: so that a change of training leaves such stages as they are."""
+        return EmbeddingConfig(**{item.name: getattr(self, item.name) for item in dataclasses.fields(EmbeddingConfig)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +137,8 @@ class RetrainConfig:
     """Peak learning rate."""
     epochs: int | None = setting(None, ge=1)
     """Passes over the pairs."""
+    queries: int | None = setting(None, ge=1, identity=False)
+    """S2 describes a sample of this many training queries, a new one each round, stratified by tier. None: all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,8 +177,6 @@ class SamplingConfig:
     """Tokens a completion at most (paper: 150 greedy, 300 sampled)."""
     repetition_penalty: float = setting(1.0, gt=0)
     """Divides the logits of tokens that occurred before; 1 is off."""
-    queries: int | None = setting(None, ge=1)
-    """Generate for a fixed sample of this many training queries, stratified by tier. None takes all (paper)."""
 
     def __post_init__(self) -> None:
         """Refuse several greedy completions: they would all be the same (TRAPS 10)."""
@@ -195,7 +205,7 @@ class SftConfig:
     enabled: bool = True
     """Without it ψ1 is ψ0 (an ablation)."""
     lora: LoraConfig = section(LoraConfig)
-    forms: tuple[int, ...] = setting((1, 2, 3, 4, 5))
+    forms: tuple[int, ...] = setting((1, 2, 3, 4, 5), ge=1, le=5)
     """Renderings in the mixture; each tool occurs once in each (paper)."""
     lr: float = setting(2e-5, gt=0)
     """Peak learning rate, linear schedule (paper)."""
@@ -250,6 +260,8 @@ class InstructionConfig:
 class PreferencesConfig:
     """S4p: from scored candidates to pairs."""
 
+    queries: int | None = setting(None, ge=1, identity=False)
+    """S4s samples for this many training queries, a new sample each round, stratified by tier. None: all (paper)."""
     reward: str = setting("ndcg@5")
     """Strategy: what a candidate is worth under θr+1 (paper: NDCG@5)."""
     pick: str = setting("argmax_argmin")
@@ -305,6 +317,8 @@ class EvaluationConfig:
     """The same for the vague split."""
     dev_sample: int | None = setting(None, ge=1)
     """Fixed sample of the dev split in every round. None scores all."""
+    full_at_end: bool = setting(True, identity=False)
+    """Score every standard and vague query in the last round. What a round evaluates is in its stage's identity."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -356,9 +370,7 @@ class Config:
     instruction: InstructionConfig = section(InstructionConfig)
     describe: SamplingConfig = section(SamplingConfig)
     """S2 and E: one greedy description (paper: 150 tokens)."""
-    candidates: SamplingConfig = section(
-        SamplingConfig, n=4, temperature=0.7, top_p=0.95, top_k=50, max_new_tokens=300
-    )
+    candidates: SamplingConfig = section(SamplingConfig, n=4, temperature=0.7, top_p=0.95, top_k=50, max_new_tokens=300)
     """S4s: N sampled descriptions (paper)."""
     preferences: PreferencesConfig = section(PreferencesConfig)
     dpo: DpoConfig = section(DpoConfig)
@@ -505,8 +517,10 @@ def _build(kind: type[Any], layers: list[tuple[str, Any]], prefix: str, base: An
             raise UserError(f"{source}: {prefix.rstrip('.')} has to be a section with keys, got {data!r}")
         for key in data:
             if key not in names:
-                raise UserError(f"{source}: unknown key {prefix}{key}{_nearest(str(key), names, prefix)}",
-                                f"keys here are: {', '.join(names)}")
+                raise UserError(
+                    f"{source}: unknown key {prefix}{key}{_nearest(str(key), names, prefix)}",
+                    f"keys here are: {', '.join(names)}",
+                )
     base = base if base is not None else kind()
     values = {}
     for item in dataclasses.fields(kind):
@@ -534,10 +548,11 @@ def _checked(value: Any, hint: Any, item: dataclasses.Field[Any], key: str, sour
         raise UserError(f"{source}: {key} has to be a finite number, got {value!r}")
     if converted is None:
         return None
-    for name, bound in item.metadata.get("bounds", {}).items():
-        holds, words = COMPARISONS[name]
-        if not holds(converted, bound):
-            raise UserError(f"{source}: {key} has to be {words} {bound}, got {value!r}")
+    for number in converted if isinstance(converted, tuple) else (converted,):
+        for name, bound in item.metadata.get("bounds", {}).items():
+            holds, words = COMPARISONS[name]
+            if not holds(number, bound):
+                raise UserError(f"{source}: {key} has to be {words} {bound}, got {number!r}")
     return converted
 
 

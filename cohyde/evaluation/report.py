@@ -43,9 +43,9 @@ def build_report(evaluations: Mapping[str, Sequence[MetricRow]], search: str) ->
         evaluations: what each evaluation stage measured; those that only know raw queries have one search mode.
         search: the configured search mode, which decides selection.
     """
-    tiers = tuple(
-        sorted({row.tier for rows in evaluations.values() for row in rows} - {ALL, MEAN_OVER_TIERS})
-    ) or (ALL,)
+    tiers = tuple(sorted({row.tier for rows in evaluations.values() for row in rows} - {ALL, MEAN_OVER_TIERS})) or (
+        ALL,
+    )
     lines = [
         _line(stage, rows, mode, scope, tiers)
         for scope in (SAMPLE, EVERY_QUERY)

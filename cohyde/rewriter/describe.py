@@ -1,0 +1,127 @@
+"""From queries to descriptions: prompt, generate, clean, fall back. Used wherever the rewriter speaks."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cohyde.rewriter.clean import clean
+from cohyde.rewriter.generate import Completion, Generator, Request, open_generator, request_seed
+from cohyde.rewriter.prompts import Example, fit_prompt, load_prompt
+
+from cohyde.catalog import Query
+from cohyde.config import RewriterConfig, SamplingConfig
+from cohyde.progress import Progress
+
+
+@dataclass(frozen=True, kw_only=True)
+class Described:
+    """One query's completions. ``texts[i]`` is what ``raw[i]`` is after cleaning; empty where nothing was left."""
+
+    id: str
+    prompt: str
+    raw: tuple[str, ...]
+    texts: tuple[str, ...]
+    tokens: tuple[int, ...]
+    finished: tuple[bool, ...]
+
+
+def describe(
+    model: Path,
+    queries: Sequence[Query],
+    examples: Sequence[Example],
+    rewriter: RewriterConfig,
+    sampling: SamplingConfig,
+    seed: int,
+    progress: Progress,
+) -> tuple[list[Described], dict[str, float]]:
+    """Let the rewriter at ``model`` describe every query; the result is in the order of ``queries``.
+
+    Returns:
+        The completions, and counts and shares that tell whether the rewriter is healthy (TRAPS 10, 12, 13, 38).
+    """
+    with open_generator(model, rewriter) as generator:
+        return describe_with(generator, queries, examples, rewriter, sampling, seed, progress)
+
+
+def describe_with(
+    generator: Generator,
+    queries: Sequence[Query],
+    examples: Sequence[Example],
+    rewriter: RewriterConfig,
+    sampling: SamplingConfig,
+    seed: int,
+    progress: Progress,
+) -> tuple[list[Described], dict[str, float]]:
+    """As :func:`describe`, with a generator that is open already."""
+    prompt = load_prompt(rewriter.prompt)
+    fitted = [
+        fit_prompt(generator.tokenizer, prompt, {"query": query.text}, examples, rewriter.max_prompt_tokens)
+        for query in queries
+    ]
+    requests = [
+        Request(id=query.id, prompt=text, seed=request_seed(seed, "describe", query.id))
+        for query, (text, _) in zip(queries, fitted, strict=True)
+    ]
+    completions = generator.generate(requests, sampling, progress)
+    described = [_described(request, completion) for request, completion in zip(requests, completions, strict=True)]
+    return described, _health(described, sum(was_cut for _, was_cut in fitted))
+
+
+def _described(request: Request, completion: Completion) -> Described:
+    return Described(
+        id=request.id,
+        prompt=request.prompt,
+        raw=completion.texts,
+        texts=tuple(clean(text) for text in completion.texts),
+        tokens=completion.tokens,
+        finished=completion.finished,
+    )
+
+
+def or_query(text: str, query: Query) -> str:
+    """The description, or the query where cleaning left nothing: the encoder never sees an empty text."""
+    return text or query.text
+
+
+def described_to_row(described: Described) -> dict[str, Any]:
+    """The row of ``candidates.jsonl``."""
+    return {
+        "id": described.id,
+        "prompt": described.prompt,
+        "candidates": [
+            {"raw": raw, "text": text, "tokens": tokens, "finished": finished}
+            for raw, text, tokens, finished in zip(
+                described.raw, described.texts, described.tokens, described.finished, strict=True
+            )
+        ],
+    }
+
+
+def _health(described: Sequence[Described], cut: int) -> dict[str, float]:
+    texts = [text for item in described for text in item.texts]
+    count = max(1, len(texts))
+    finished = [flag for item in described for flag in item.finished]
+    tokens = [number for item in described for number in item.tokens]
+    return {
+        "descriptions": len(texts),
+        "empty_after_clean": sum(not text for text in texts),
+        "cut_prompts": cut,
+        "finished_share": sum(finished) / count,
+        "repetitive_share": sum(map(is_repetitive, texts)) / count,
+        "distinct_share": _mean([len(set(item.texts)) / len(item.texts) for item in described]),
+        "most_common_share": max(Counter(texts).values(), default=0) / count,
+        "mean_tokens": sum(tokens) / count,
+    }
+
+
+def is_repetitive(text: str) -> bool:
+    """Whether a text goes round in circles: under a third of its word 3-grams are distinct (12 words at least)."""
+    words = text.lower().split()
+    grams = [tuple(words[start : start + 3]) for start in range(len(words) - 2)]
+    return len(words) >= 12 and len(set(grams)) * 3 < len(grams)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0

@@ -1,0 +1,43 @@
+"""Few-shot examples for the rewriter's prompt, drawn from the training split."""
+
+import random
+from collections.abc import Sequence
+
+from cohyde.rewriter.prompts import Example
+
+from cohyde.catalog import Dataset, Query, catalog_line, tiers_of
+
+MOST_ANSWER_CHARACTERS = 600
+
+
+def gold_answer(query: Query, dataset: Dataset) -> str:
+    """What a perfect rewriter would write: one catalogue line for each gold tool, in gold order."""
+    tools = {tool.id: tool for tool in dataset.tools}
+    return "\n".join(catalog_line(tools[tool]) for tool in query.tools)
+
+
+def few_shot_examples(dataset: Dataset, count: int, seed: int) -> list[Example]:
+    """Draw ``count`` examples from the training split, tiers in turn; the same ones for the same data and seed.
+
+    Queries come first whose gold tools all have an API description and whose answer is short: an example teaches
+    the style of the catalogue, and costs its length in every prompt.
+    """
+    tools = {tool.id: tool for tool in dataset.tools}
+    suitable = [
+        query
+        for query in dataset.train
+        if all(tools[tool].api_description.strip() for tool in query.tools)
+        and len(gold_answer(query, dataset)) <= MOST_ANSWER_CHARACTERS
+    ]
+    pool = suitable if len(suitable) >= count else list(dataset.train)
+    return [Example(query=query.text, answer=gold_answer(query, dataset)) for query in _in_turn(pool, count, seed)]
+
+
+def _in_turn(pool: Sequence[Query], count: int, seed: int) -> list[Query]:
+    """``count`` queries, one tier after the other."""
+    shuffled = random.Random(f"{seed}/few-shot").sample(list(pool), len(pool))
+    by_tier = {tier: [query for query in shuffled if query.tier == tier] for tier in tiers_of(pool)}
+    chosen: list[Query] = []
+    while len(chosen) < min(count, len(pool)):
+        chosen += [queries.pop() for queries in by_tier.values() if queries][: count - len(chosen)]
+    return chosen

@@ -1,0 +1,1 @@
+"""The stages of CoHyDE, one module each, and the pipelines that are made of them."""

@@ -1,0 +1,51 @@
+"""S2.r: the rewriter writes one description for every training query."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cohyde.config import RewriterConfig, SamplingConfig
+from cohyde.data.dataset import read_dataset
+from cohyde.data.split import sample_queries
+from cohyde.io import write_jsonl
+from cohyde.progress import Progress
+from cohyde.rewriter.describe import describe, or_query
+from cohyde.rewriter.examples import few_shot_examples
+from stages.declaration import Stage
+from stages.folders import DESCRIPTIONS, REWRITER_FOLDER
+
+
+@dataclass(frozen=True, kw_only=True)
+class DescribeConfig:
+    """The slice of S2."""
+
+    rewriter: RewriterConfig
+    sampling: SamplingConfig
+    queries: int | None
+    """Size of the sample of training queries; None takes all."""
+    example_seed: int
+    seed: int
+    """Of the sample, and of sampling where the temperature is above 0."""
+
+
+def run(inputs: Mapping[str, Path], config: DescribeConfig, out_dir: Path, progress: Progress) -> dict[str, float]:
+    """Write ``descriptions.jsonl``: id, text, and whether it is the query itself because nothing was left."""
+    dataset, _ = read_dataset(inputs["data"])
+    queries = sample_queries(dataset.train, config.queries, config.seed)
+    examples = few_shot_examples(dataset, config.rewriter.few_shot, config.example_seed)
+    described, metrics = describe(
+        inputs["rewriter"] / REWRITER_FOLDER, queries, examples, config.rewriter, config.sampling, config.seed, progress
+    )
+    write_jsonl(
+        out_dir / DESCRIPTIONS,
+        (
+            {"id": item.id, "text": or_query(item.texts[0], query), "fallback": not item.texts[0], "raw": item.raw[0]}
+            for item, query in zip(described, queries, strict=True)
+        ),
+    )
+    if metrics["empty_after_clean"]:
+        progress.warn(f"{metrics['empty_after_clean']:.0f} descriptions were empty after cleaning; the query stands in")
+    return metrics
+
+
+STAGE = Stage(kind="descriptions", entry="stages.describe:run", version="1", needs=("data", "rewriter"))

@@ -1,0 +1,13 @@
+"""What the parts of an artifact are called: the words that stages use among each other."""
+
+ENCODER_FOLDER = "encoder"
+"""A plain sentence-transformers model (S1a, S3)."""
+REWRITER_FOLDER = "rewriter"
+"""A plain transformers model (S1b, S1c, S4)."""
+INDEX_FOLDER = "index"
+"""The catalogue's index with its tool ids (E)."""
+DESCRIPTIONS = "descriptions.jsonl"
+CANDIDATES = "candidates.jsonl"
+PAIRS = "pairs.jsonl"
+METRICS = "metrics.jsonl"
+QUERIES = "queries.jsonl"

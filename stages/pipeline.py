@@ -1,0 +1,275 @@
+"""The round-indexed DAG of CoHyDE, as data. Read it from top to bottom: it is the method."""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from cohyde.dag.spec import StageSpec
+from cohyde.rewriter.generate import BACKENDS
+from cohyde.rewriter.prompts import prompt_hash
+
+from cohyde.config import Config
+from cohyde.data.dataset import dataset_checksum
+from cohyde.encoder.anchors import ANCHORS
+from cohyde.encoder.search import SEARCH_MODES
+from cohyde.errors import UserError
+from cohyde.models.reference import identity
+from cohyde.rewriter.preferences import PICKS, REWARDS
+from stages.data import STAGE as DATA
+from stages.describe import STAGE as DESCRIBE
+from stages.describe import DescribeConfig
+from stages.evaluate import EVALUATE, UNTRAINED, EvaluateConfig, UntrainedConfig
+from stages.preference_pairs import STAGE as PAIRS
+from stages.preference_pairs import PairsConfig
+from stages.report import STAGE as REPORT
+from stages.report import ReportConfig
+from stages.sample_candidates import STAGE as CANDIDATES
+from stages.train_encoder import RETRAIN, WARM_UP, RetrainStageConfig, WarmupConfig
+from stages.train_rewriter import (
+    DPO,
+    INSTRUCT,
+    SFT,
+    TARGETS,
+    DpoStageConfig,
+    InstructionStageConfig,
+    SelectionConfig,
+    SftStageConfig,
+)
+
+UNTRAINED_ID = "E.untrained"
+
+
+def pipeline(config: Config) -> list[StageSpec]:
+    """All stages of a run with ``config.rounds`` rounds, in an order in which they may be executed.
+
+    Raises:
+        UserError: a strategy, prompt, model or dataset that the configuration names does not exist.
+    """
+    check_strategies(config)
+    graph = Graph(config)
+    specs = [graph.data(), graph.untrained(), graph.encoder_warm_up(), graph.rewriter_warm_up()]
+    if config.instruction.enabled:
+        specs.append(graph.instruction())
+    specs.append(graph.evaluate(0))
+    for number in range(1, config.rounds + 1):
+        specs += [
+            graph.describe(number),
+            graph.encoder_retrain(number),
+            graph.candidates(number),
+            graph.pairs(number),
+            graph.alignment(number),
+            graph.evaluate(number),
+        ]
+    return [*specs, graph.report()]
+
+
+def check_strategies(config: Config) -> None:
+    """Every name that chooses a strategy has to stand in the table of the module that owns it."""
+    named: list[tuple[str, str, Mapping[str, object]]] = [
+        ("retrain.anchor", config.retrain.anchor, ANCHORS),
+        ("search.mode", config.search.mode, SEARCH_MODES),
+        ("preferences.reward", config.preferences.reward, REWARDS),
+        ("preferences.pick", config.preferences.pick, PICKS),
+        ("instruction.targets", config.instruction.targets, TARGETS),
+        ("rewriter.backend", config.rewriter.backend, BACKENDS),
+    ]
+    for key, name, table in named:
+        if name not in table:
+            raise UserError(f"{key} is {name!r}, which does not exist", f"choose one of: {', '.join(table)}")
+    if config.candidates.n < 2:
+        raise UserError("candidates.n is 1: a pair needs two candidates", "set candidates.n to 2 or more (paper: 4)")
+
+
+def derived_seed(seed: int, stage_id: str) -> int:
+    """A seed for one stage, independent of all others: 31 bits of a hash."""
+    return int.from_bytes(hashlib.sha256(f"{seed}/{stage_id}".encode()).digest()[:4]) >> 1
+
+
+@dataclass(frozen=True)
+class Graph:
+    """One method a stage: what it is fed with, which slice of the configuration it sees, what else bears identity."""
+
+    config: Config
+
+    # ---------------------------------------------------------------------------------------------- warm-up
+
+    def data(self) -> StageSpec:
+        """The dataset, validated, with its splits."""
+        checksum = dataset_checksum(self.config.data.path)
+        return DATA.spec("data", self.config.data, {}, self.config.resources.light, external={"data": checksum})
+
+    def untrained(self) -> StageSpec:
+        """θ0 on raw queries."""
+        config = UntrainedConfig(
+            encoder=self.config.encoder.embedding(),
+            evaluation=self.config.evaluation,
+            depth=self.config.search.depth,
+            example_seed=self._example_seed,
+        )
+        return UNTRAINED.spec(
+            UNTRAINED_ID, config, {"data": "data"}, self.config.resources.encoder, external=self._theta_0
+        )
+
+    def encoder_warm_up(self) -> StageSpec:
+        """S1a: θ0 → θ1."""
+        config = WarmupConfig(encoder=self.config.encoder, seed=derived_seed(self.config.seeds.warmup, "S1a"))
+        return WARM_UP.spec("S1a", config, {"data": "data"}, self.config.resources.encoder, external=self._theta_0)
+
+    def rewriter_warm_up(self) -> StageSpec:
+        """S1b: ψ0 → ψ1. It needs θ0 and the prompt only where a checkpoint is selected by them."""
+        sft = self.config.sft
+        selection = None
+        if sft.enabled and sft.eval_queries:
+            selection = SelectionConfig(
+                encoder=self.config.encoder.embedding(),
+                describe=self.config.describe,
+                queries=sft.eval_queries,
+                example_seed=self._example_seed,
+            )
+        seed = derived_seed(self.config.seeds.warmup, "S1b")
+        return SFT.spec(
+            "S1b",
+            SftStageConfig(rewriter=self.config.rewriter, sft=sft, selection=selection, seed=seed),
+            {"data": "data"},
+            self.config.resources.training,
+            prompts=self._prompt if selection else None,
+            external=self._psi_0 | (self._theta_0 if selection else {}),
+        )
+
+    def instruction(self) -> StageSpec:
+        """S1c: ψ1 → ψ1'. θ1 is read only by targets that are chosen by what they retrieve."""
+        searched = self.config.instruction.targets == "best_of_n"
+        config = InstructionStageConfig(
+            rewriter=self.config.rewriter,
+            instruction=self.config.instruction,
+            candidates=self.config.candidates if searched else None,
+            encoder=self.config.encoder.embedding() if searched else None,
+            reward=self.config.preferences.reward if searched else None,
+            example_seed=self._example_seed,
+            seed=derived_seed(self.config.seeds.warmup, "S1c"),
+        )
+        inputs = {"data": "data", "rewriter": "S1b"} | ({"encoder": "S1a"} if searched else {})
+        return INSTRUCT.spec("S1c", config, inputs, self.config.resources.training, prompts=self._prompt)
+
+    # ---------------------------------------------------------------------------------------------- a round
+
+    def describe(self, number: int) -> StageSpec:
+        """S2.r: descriptions by ψr."""
+        config = DescribeConfig(
+            rewriter=self.config.rewriter,
+            sampling=self.config.describe,
+            queries=self.config.retrain.queries,
+            example_seed=self._example_seed,
+            seed=self._seed_if(f"S2.{number}", self.config.retrain.queries, self.config.describe.temperature),
+        )
+        inputs = {"data": "data", "rewriter": self._rewriter(number)}
+        return DESCRIBE.spec(f"S2.{number}", config, inputs, self.config.resources.generation, prompts=self._prompt)
+
+    def encoder_retrain(self, number: int) -> StageSpec:
+        """S3.r: θr → θr+1 on the descriptions of S2.r."""
+        retrain, train = self.config.retrain, self.config.encoder.train
+        train = replace(train, lr=retrain.lr or train.lr, epochs=retrain.epochs or train.epochs)
+        config = RetrainStageConfig(
+            encoder=replace(self.config.encoder, train=train),
+            anchor=retrain.anchor,
+            query_share=retrain.query_share,
+            seed=derived_seed(self.config.seeds.loop, f"S3.{number}"),
+        )
+        inputs = {"data": "data", "descriptions": f"S2.{number}", "encoder": self._encoder(number)}
+        return RETRAIN.spec(f"S3.{number}", config, inputs, self.config.resources.encoder)
+
+    def candidates(self, number: int) -> StageSpec:
+        """S4s.r: N candidates by ψr; beside S3.r."""
+        config = DescribeConfig(
+            rewriter=self.config.rewriter,
+            sampling=self.config.candidates,
+            queries=self.config.preferences.queries,
+            example_seed=self._example_seed,
+            seed=derived_seed(self.config.seeds.loop, f"S4s.{number}"),
+        )
+        inputs = {"data": "data", "rewriter": self._rewriter(number)}
+        return CANDIDATES.spec(f"S4s.{number}", config, inputs, self.config.resources.generation, prompts=self._prompt)
+
+    def pairs(self, number: int) -> StageSpec:
+        """S4p.r: candidates scored under θr+1."""
+        config = PairsConfig(
+            encoder=self.config.encoder.embedding(),
+            preferences=self.config.preferences,
+            depth=self.config.search.depth,
+        )
+        inputs = {"data": "data", "candidates": f"S4s.{number}", "encoder": self._encoder(number + 1)}
+        return PAIRS.spec(f"S4p.{number}", config, inputs, self.config.resources.light)
+
+    def alignment(self, number: int) -> StageSpec:
+        """S4.r: ψr → ψr+1."""
+        config = DpoStageConfig(
+            dpo=self.config.dpo,
+            precision=self.config.rewriter.precision,
+            seed=derived_seed(self.config.seeds.loop, f"S4.{number}"),
+        )
+        inputs = {"pairs": f"S4p.{number}", "rewriter": self._rewriter(number)}
+        return DPO.spec(f"S4.{number}", config, inputs, self.config.resources.training)
+
+    def evaluate(self, number: int) -> StageSpec:
+        """E.r: the state after round r; E.0 is the state after warm-up."""
+        evaluation = self.config.evaluation
+        sampled = evaluation.standard_sample is not None or evaluation.vague_sample is not None
+        config = EvaluateConfig(
+            encoder=self.config.encoder.embedding(),
+            rewriter=self.config.rewriter,
+            describe=self.config.describe,
+            evaluation=evaluation,
+            query_weight=self.config.search.query_weight,
+            depth=self.config.search.depth,
+            full=sampled and evaluation.full_at_end and number == self.config.rounds,
+            example_seed=self._example_seed,
+            seed=self._seed_if(f"E.{number}", self.config.describe.temperature),
+        )
+        inputs = {"data": "data", "encoder": self._encoder(number + 1), "rewriter": self._rewriter(number + 1)}
+        return EVALUATE.spec(f"E.{number}", config, inputs, self.config.resources.generation, prompts=self._prompt)
+
+    def report(self) -> StageSpec:
+        """The tables over all rounds."""
+        rounds = range(self.config.rounds + 1)
+        inputs = {UNTRAINED_ID: UNTRAINED_ID} | {f"E.{number}": f"E.{number}" for number in rounds}
+        config = ReportConfig(search=self.config.search.mode)
+        return replace(REPORT, needs=tuple(inputs)).spec("report", config, inputs, self.config.resources.light)
+
+    # -------------------------------------------------------------------------------- which stage wrote what
+
+    def _encoder(self, number: int) -> str:
+        """The stage that wrote θ``number`` (θ1 is the warm-up's)."""
+        return "S1a" if number == 1 else f"S3.{number - 1}"
+
+    def _rewriter(self, number: int) -> str:
+        """The stage that wrote ψ``number`` (ψ1 is the warm-up's)."""
+        warmed_up = "S1c" if self.config.instruction.enabled else "S1b"
+        return warmed_up if number == 1 else f"S4.{number - 1}"
+
+    # ----------------------------------------------------------------------------------- what bears identity
+
+    @cached_property
+    def _theta_0(self) -> dict[str, str]:
+        return {"encoder": identity(self.config.encoder.model)}
+
+    @cached_property
+    def _psi_0(self) -> dict[str, str]:
+        return {"rewriter": identity(self.config.rewriter.model)}
+
+    @cached_property
+    def _prompt(self) -> dict[str, str]:
+        return {self.config.rewriter.prompt: prompt_hash(self.config.rewriter.prompt)}
+
+    @property
+    def _example_seed(self) -> int:
+        """Few-shot examples and evaluation samples hang on the split's seed: the same in every round and sweep."""
+        return self.config.data.split_seed
+
+    def _seed_if(self, stage_id: str, *reasons: float | None) -> int:
+        """The stage's seed where there is anything random in it, else 0, so that sweeps share greedy stages."""
+        return derived_seed(self.config.seeds.loop, stage_id) if any(reasons) else 0
+
+
+PIPELINES: Mapping[str, Callable[[Config], list[StageSpec]]] = {"cohyde": pipeline}
+"""Pipelines by name; ablations and baselines are further entries."""

@@ -1,0 +1,31 @@
+"""S4s.r: the rewriter samples N candidate descriptions for every training query."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from cohyde.data.dataset import read_dataset
+from cohyde.data.split import sample_queries
+from cohyde.io import write_jsonl
+from cohyde.progress import Progress
+from cohyde.rewriter.describe import describe, described_to_row
+from cohyde.rewriter.examples import few_shot_examples
+from stages.declaration import Stage
+from stages.describe import DescribeConfig
+from stages.folders import CANDIDATES, REWRITER_FOLDER
+
+
+def run(inputs: Mapping[str, Path], config: DescribeConfig, out_dir: Path, progress: Progress) -> dict[str, float]:
+    """Write ``candidates.jsonl``: the prompt as it was generated from, and the candidates, raw and cleaned."""
+    dataset, _ = read_dataset(inputs["data"])
+    queries = sample_queries(dataset.train, config.queries, config.seed)
+    examples = few_shot_examples(dataset, config.rewriter.few_shot, config.example_seed)
+    described, metrics = describe(
+        inputs["rewriter"] / REWRITER_FOLDER, queries, examples, config.rewriter, config.sampling, config.seed, progress
+    )
+    write_jsonl(out_dir / CANDIDATES, map(described_to_row, described))
+    if metrics["distinct_share"] < 0.5:
+        progress.warn(f"only {metrics['distinct_share']:.0%} of each query's candidates differ; pairs will be few")
+    return metrics
+
+
+STAGE = Stage(kind="candidates", entry="stages.sample_candidates:run", version="1", needs=("data", "rewriter"))
