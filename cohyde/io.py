@@ -54,7 +54,7 @@ class _BadLine(ValueError):
 def _json_object(raw: bytes) -> dict[str, Any]:
     remedy = "each line has to be one JSON object"
     try:
-        row = json.loads(raw.decode("utf-8"))
+        row = json.loads(raw.decode("utf-8").rstrip("\r\n"))
     except UnicodeDecodeError as error:
         what = f"not UTF-8 (byte {error.start + 1} of the line is 0x{raw[error.start]:02x})"
         raise _BadLine("not UTF-8", what, "convert the file to UTF-8") from None
