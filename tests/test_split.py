@@ -1,0 +1,171 @@
+"""Samples, subsets and the dev split: stratified, deterministic, disjoint."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from cohyde.catalog import Dataset, Query, Tool
+from cohyde.data.dataset import normalised, read_dataset
+from cohyde.data.split import limit_queries, sample_queries, split_dev, stratified_sample, subset_tools
+from cohyde.resources import sample_folder
+
+
+def query(name, tools=("t0",), tier="G1", split="train", text=""):
+    return Query(id=name, text=text or f"text of {name}", tools=tuple(tools), tier=tier, split=split)
+
+
+def of_tiers(*counts):
+    """Queries of tiers G1, G2, … in these numbers."""
+    return [query(f"G{tier}-{n}", tier=f"G{tier}") for tier, count in enumerate(counts, 1) for n in range(count)]
+
+
+def tiers(queries):
+    return Counter(item.tier for item in queries)
+
+
+# --------------------------------------------------------------------------------------------- stratified sample
+
+
+def test_strata_keep_their_proportions():
+    # 10 of 100: 60% of 10, 30% of 10, 10% of 10
+    drawn = sample_queries(of_tiers(60, 30, 10), 10, seed=1)
+    assert tiers(drawn) == {"G1": 6, "G2": 3, "G3": 1}
+
+
+def test_what_is_left_goes_to_the_largest_remainders():
+    # shares of 4 over 5, 3, 2 are 2.0, 1.2, 0.8: the parts are 2, 1, 0 and the one that is left goes to G3
+    assert tiers(sample_queries(of_tiers(5, 3, 2), 4, seed=1)) == {"G1": 2, "G2": 1, "G3": 1}
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 7, 19, 20, 21])
+def test_a_sample_has_the_size_asked_for_and_no_item_twice(size):
+    drawn = sample_queries(of_tiers(11, 6, 3), size, seed=3)
+    assert len(drawn) == len(set(drawn)) == min(size, 20)
+
+
+def test_a_sample_keeps_the_order_and_depends_on_the_seed_alone():
+    items = of_tiers(40, 40)
+    drawn = sample_queries(items, 20, seed=5)
+    assert drawn == [item for item in items if item in drawn]
+    assert drawn == sample_queries(items, 20, seed=5) != sample_queries(items, 20, seed=6)
+
+
+def test_a_stratum_is_drawn_alike_whatever_the_others_hold():
+    alone = stratified_sample(of_tiers(10), 5, lambda item: item.tier, seed=1)
+    among = stratified_sample(of_tiers(10, 10), 10, lambda item: item.tier, seed=1)
+    assert alone == [item for item in among if item.tier == "G1"]
+
+
+def test_none_keeps_all():
+    items = of_tiers(3, 2)
+    assert sample_queries(items, None, seed=1) == items
+
+
+# ---------------------------------------------------------------------------------------------------- dev split
+
+
+def test_dev_takes_its_fraction_of_each_tier():
+    train, dev = split_dev(of_tiers(50, 30, 20), 0.1, seed=42)
+    assert tiers(dev) == {"G1": 5, "G2": 3, "G3": 2}
+    assert tiers(train) == {"G1": 45, "G2": 27, "G3": 18}
+
+
+def test_every_query_is_on_exactly_one_side_and_knows_which():
+    items = of_tiers(13, 8)
+    train, dev = split_dev(items, 0.25, seed=42)
+    assert sorted(item.id for item in [*train, *dev]) == sorted(item.id for item in items)
+    assert {item.split for item in dev} == {"dev"} and {item.split for item in train} == {"train"}
+
+
+def test_queries_that_read_alike_go_to_the_same_side():
+    items = [
+        query(f"{n}-{twin}", text=f"{'Same' if twin else 'SAME'} text, {n}!") for n in range(20) for twin in (0, 1)
+    ]
+    train, dev = split_dev(items, 0.3, seed=42)
+    assert not {normalised(item.text) for item in train} & {normalised(item.text) for item in dev}
+    assert (len(train), len(dev)) == (28, 12)  # 0.3 of 20 texts are 6, of two queries each
+
+
+def test_the_split_is_the_same_each_time_and_another_with_another_seed():
+    items = of_tiers(40)
+    assert split_dev(items, 0.2, seed=42) == split_dev(items, 0.2, seed=42)
+    assert split_dev(items, 0.2, seed=42) != split_dev(items, 0.2, seed=43)
+
+
+@pytest.mark.parametrize(("count", "fraction", "in_dev"), [(2, 0.01, 1), (2, 0.99, 1), (3, 0.01, 1), (3, 0.99, 2)])
+def test_one_query_at_least_stays_on_either_side(count, fraction, in_dev):
+    train, dev = split_dev(of_tiers(count), fraction, seed=42)
+    assert (len(train), len(dev)) == (count - in_dev, in_dev)
+
+
+# ------------------------------------------------------------------------------------------------------ subsets
+
+
+def catalogue(*per_category):
+    counts = enumerate(per_category)
+    return tuple(Tool(id=f"t{kind}-{n}", category=f"c{kind}") for kind, count in counts for n in range(count))
+
+
+def dataset(**splits):
+    return Dataset(name="d", tools=catalogue(60, 30, 10), **splits)
+
+
+def test_a_subset_keeps_what_evaluation_needs_and_fills_up_by_category():
+    whole = dataset(eval=(query("e", ["t2-9", "t2-8"], split="eval"),))
+    subset, dropped = subset_tools(whole, 51, seed=1)
+    kept = Counter(tool.category for tool in subset.tools)
+    # 2 tools are needed; 49 of the 98 others, half of each category: 30, 15, 4
+    assert kept == {"c0": 30, "c1": 15, "c2": 4 + 2}
+    assert {"t2-9", "t2-8"} <= {tool.id for tool in subset.tools} and dropped == 0
+
+
+def test_a_subset_keeps_the_order_of_the_catalogue():
+    subset, _ = subset_tools(dataset(), 20, seed=1)
+    assert list(subset.tools) == [tool for tool in dataset().tools if tool in subset.tools]
+    assert len(subset.tools) == 20
+
+
+def test_gold_that_fell_out_is_dropped_and_counted_and_queries_without_gold_are_too():
+    everything = [tool.id for tool in catalogue(60, 30, 10)]
+    whole = dataset(
+        train=tuple(query(f"q-{tool}", [tool]) for tool in everything),
+        dev=(query("all", everything, split="dev"),),
+        eval=(query("e", ["t0-0"], split="eval"),),
+    )
+    subset, dropped = subset_tools(whole, 40, seed=1)
+    kept = {tool.id for tool in subset.tools}
+    assert {item.tools[0] for item in subset.train} == kept == set(subset.dev[0].tools)
+    assert dropped == 60 + 60  # of 100 tools 60 fell out: 60 training queries of one tool, and 60 gold tools of one dev
+
+
+def test_what_evaluation_needs_is_kept_even_where_that_is_more():
+    needed = [f"t0-{n}" for n in range(30)]
+    subset, _ = subset_tools(dataset(eval=(query("e", needed, split="eval"),)), 5, seed=1)
+    assert [tool.id for tool in subset.tools] == needed
+
+
+@pytest.mark.parametrize("size", [None, 100, 1000])
+def test_a_subset_as_large_as_the_catalogue_is_the_catalogue(size):
+    whole = dataset(train=(query("q", ["t0-1"]),))
+    assert subset_tools(whole, size, seed=1) == (whole, 0)
+
+
+def test_limits_keep_paraphrases_of_the_queries_that_stay():
+    evaluation = tuple(replace(item, split="eval") for item in of_tiers(10, 10))
+    vague = tuple(replace(item, text="something", split="vague") for item in evaluation)
+    whole = dataset(train=tuple(of_tiers(20)), eval=evaluation, vague=vague)
+    limited = limit_queries(whole, 8, 6, seed=1)
+    assert (len(limited.train), tiers(limited.eval)) == (8, {"G1": 3, "G2": 3})
+    assert [item.id for item in limited.vague] == [item.id for item in limited.eval]
+    assert limit_queries(whole, None, None, seed=1) == whole
+
+
+def test_the_sample_splits_into_three_disjoint_parts():
+    whole, _ = read_dataset(sample_folder())
+    train, dev = split_dev(whole.train, 0.1, seed=42)
+    texts = [{normalised(item.text) for item in part} for part in (train, dev, whole.eval)]
+    names = [{item.id for item in part} for part in (train, dev, whole.eval)]
+    for parts in (texts, names):
+        assert not parts[0] & parts[1] and not parts[0] & parts[2] and not parts[1] & parts[2]
+    assert len(dev) == round(0.1 * len(whole.train))
