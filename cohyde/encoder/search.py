@@ -39,7 +39,8 @@ def fused(embed: Embed, queries: Sequence[str], descriptions: Sequence[str], con
     lengths = np.linalg.norm(mean, axis=1, keepdims=True)
     if not (lengths > 0).all():
         raise ValueError("a query's vector and its description's cancel each other out: they cannot be fused")
-    return (mean / lengths).astype(np.float32)
+    unit: np.ndarray = (mean / lengths).astype(np.float32)
+    return unit
 
 
 SEARCH_MODES: Mapping[str, SearchMode] = {

@@ -1,0 +1,294 @@
+"""Training the tiny BERT: it learns, it repeats itself, the best checkpoint is on disk, and bad input is refused."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from transformers import get_cosine_schedule_with_warmup
+
+from cohyde.catalog import Tool, render
+from cohyde.config import EncoderConfig, EncoderTrainConfig
+from cohyde.encoder import train as module
+from cohyde.encoder.infonce import infonce
+from cohyde.encoder.model import load_encoder
+from cohyde.encoder.pairs import Pair
+from cohyde.encoder.train import (
+    DevSet,
+    TextCounts,
+    TrainingResult,
+    batches_of,
+    dev_ndcg,
+    encode_with_gradient,
+    learning_rate,
+    make_optimizer,
+    train_encoder,
+)
+from cohyde.io import sha256_file
+
+WORDS = ["weather", "currency", "recipe", "flight", "hotel", "music", "stock", "news", "map", "translate"]
+TOOLS = [
+    Tool(id=word, title=f"{word} service", api_name=f"get {word}", api_description=f"Returns the {word} you ask for")
+    for word in WORDS
+]
+PAIRS = [Pair(anchor=f"please tell me about {word} number {n}", tool=word) for n in range(3) for word in WORDS]
+DEV = DevSet(
+    texts=tuple(f"what is the {word}" for word in WORDS),
+    gold=tuple(frozenset({word}) for word in WORDS),
+    tiers=("G1",) * 7 + ("G2",) * 3,
+)
+CONFIG = EncoderConfig(
+    max_length=32,
+    train=EncoderTrainConfig(lr=5e-3, batch_size=8, epochs=6, eval_every=8, precision="float32"),
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """A model this small spends its time waiting for threads, where there are any."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def mean_loss(result: TrainingResult, first: int, last: int) -> float:
+    return sum(result.history[step]["loss"] for step in range(first, last + 1)) / (last + 1 - first)
+
+
+class Listener:
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.updates: list[tuple[float, float, str]] = []
+        self.warnings: list[str] = []
+
+    def update(self, done: float, total: float, what: str = "") -> None:
+        self.updates.append((done, total, what))
+
+    def log(self, message: str) -> None: ...
+
+    def warn(self, message: str) -> None:
+        self.warnings.append(message)
+
+
+def with_train(**changes: Any) -> EncoderConfig:
+    return dataclasses.replace(CONFIG, train=dataclasses.replace(CONFIG.train, **changes))
+
+
+def run(start: Path, out: Path, config: EncoderConfig = CONFIG, **changes: Any) -> TrainingResult:
+    model = changes.pop("model", None) or load_encoder(start, config, "cpu")
+    arguments: dict[str, Any] = {"forms": (1, 2, 3, 4, 5), "seed": 0, "dev": DEV, "progress": Listener()} | changes
+    pairs, tools = arguments.pop("pairs", PAIRS), arguments.pop("tools", TOOLS)
+    return train_encoder(model, pairs, tools, config, out=out, **arguments)
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_encoder_path: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TrainingResult, Listener]:
+    out, listener = tmp_path_factory.mktemp("trained") / "encoder", Listener()
+    return out, run(tiny_encoder_path, out, progress=listener), listener
+
+
+def test_training_lowers_the_loss_and_raises_dev_ndcg(trained: tuple[Path, TrainingResult, Listener]) -> None:
+    metrics = trained[1].metrics
+    assert mean_loss(trained[1], 21, 24) < 0.7 * mean_loss(trained[1], 1, 4)  # the last epoch and the first
+    assert metrics["best_dev_ndcg@5"] > metrics["start_dev_ndcg@5"] + 0.1
+    assert metrics["best_step"] > 0
+    assert trained[2].warnings == []
+
+
+def test_history_has_a_row_a_step_and_dev_values_where_they_were_taken(
+    trained: tuple[Path, TrainingResult, Listener],
+) -> None:
+    _, result, listener = trained
+    total = 6 * 4  # 30 pairs in batches of 8, 8, 8, 6
+    assert [row["step"] for row in result.history] == list(range(total + 1))
+    assert [row["step"] for row in result.history if "dev_ndcg@5" in row] == [0, 8, 16, 24]
+    assert set(result.history[1]) == {"step", "loss", "lr"}
+    assert listener.updates == [(step, total, "steps") for step in range(1, total + 1)]
+    assert (result.metrics["steps"], result.metrics["rows_per_epoch"], result.metrics["pairs"]) == (total, 30, 30)
+    assert result.metrics["final_loss"] == result.history[-1]["loss"]
+    assert result.metrics["start_dev_ndcg@5"] == result.history[0]["dev_ndcg@5"]
+    assert result.metrics["best_dev_ndcg@5"] == max(row.get("dev_ndcg@5", 0) for row in result.history)
+    json.dumps([result.metrics, result.history], allow_nan=False)
+
+
+def test_the_best_checkpoint_read_from_disk_scores_what_was_recorded(
+    trained: tuple[Path, TrainingResult, Listener],
+) -> None:
+    out, result, _ = trained
+    assert dev_ndcg(load_encoder(out, CONFIG, "cpu"), DEV, TOOLS, CONFIG) == result.metrics["best_dev_ndcg@5"]
+
+
+def test_equal_runs_give_equal_bytes_and_another_seed_gives_others(
+    trained: tuple[Path, TrainingResult, Listener], tiny_encoder_path: Path, tmp_path: Path
+) -> None:
+    out, result, _ = trained
+    torch.manual_seed(12345)  # whatever state the caller's generator is in
+    np.random.seed(12345)
+    again = run(tiny_encoder_path, tmp_path / "again")
+    assert again == result
+    assert sha256_file(tmp_path / "again" / "model.safetensors") == sha256_file(out / "model.safetensors")
+    run(tiny_encoder_path, tmp_path / "other", seed=1)
+    assert sha256_file(tmp_path / "other" / "model.safetensors") != sha256_file(out / "model.safetensors")
+
+
+def test_training_leaves_the_caller_s_random_state_alone(tiny_encoder_path: Path, tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(1).item()
+    torch.manual_seed(3)
+    run(tiny_encoder_path, tmp_path / "out", with_train(epochs=1))
+    assert torch.rand(1).item() == expected
+
+
+def test_a_start_that_is_never_beaten_is_kept_and_said_so(
+    trained: tuple[Path, TrainingResult, Listener], tmp_path: Path
+) -> None:
+    start, listener = trained[0], Listener()
+    result = run(start, tmp_path / "out", with_train(lr=1.0, epochs=1), progress=listener)
+    assert result.metrics["best_step"] == 0
+    assert result.metrics["best_dev_ndcg@5"] == result.metrics["start_dev_ndcg@5"]
+    assert sha256_file(tmp_path / "out" / "model.safetensors") == sha256_file(start / "model.safetensors")
+    assert listener.warnings == ["no checkpoint was better on dev than the start, which is kept"]
+
+
+def test_without_a_dev_set_the_last_step_is_kept(tiny_encoder_path: Path, tmp_path: Path) -> None:
+    model = load_encoder(tiny_encoder_path, CONFIG, "cpu")
+    result = run(tiny_encoder_path, tmp_path / "out", with_train(epochs=1), model=model, dev=None)
+    assert result.metrics["best_step"] == result.metrics["steps"] == 4
+    assert not [name for name in result.metrics if "dev" in name]
+    saved = load_encoder(tmp_path / "out", CONFIG, "cpu").state_dict()
+    assert all(torch.equal(saved[name], tensor) for name, tensor in model.state_dict().items())
+
+
+def test_a_loss_that_is_not_finite_stops_with_the_step_and_the_best_on_disk(
+    tiny_encoder_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = iter(range(100))
+
+    def nan_at_the_eleventh(*arguments: Any) -> torch.Tensor:
+        return infonce(*arguments) * (math.nan if next(calls) == 10 else 1.0)
+
+    monkeypatch.setattr(module, "infonce", nan_at_the_eleventh)
+    with pytest.raises(RuntimeError, match=r"step 11 of 24: the loss is nan .* checkpoint of step 8 \(dev NDCG@5 0\."):
+        run(tiny_encoder_path, tmp_path / "out")
+    assert dev_ndcg(load_encoder(tmp_path / "out", CONFIG, "cpu"), DEV, TOOLS, CONFIG) > 0
+
+
+def test_bf16_trains_float32_weights(tiny_encoder_path: Path, tmp_path: Path) -> None:
+    result = run(tiny_encoder_path, tmp_path / "out", with_train(precision="bf16"))
+    assert mean_loss(result, 21, 24) < 0.7 * mean_loss(result, 1, 4)
+    dtypes = {parameter.dtype for parameter in load_encoder(tmp_path / "out", CONFIG, "cpu").parameters()}
+    assert dtypes == {torch.float32}
+
+
+def test_gold_aware_negatives_change_the_training(
+    trained: tuple[Path, TrainingResult, Listener], tiny_encoder_path: Path, tmp_path: Path
+) -> None:
+    # Three pairs a tool: batches hold false negatives, which cost "all" a loss that "gold_aware" does not have.
+    result = run(tiny_encoder_path, tmp_path / "out", negatives="gold_aware")
+    assert result.history[1]["loss"] < trained[1].history[1]["loss"]
+
+
+def test_a_list_smaller_than_a_batch_still_trains(tiny_encoder_path: Path, tmp_path: Path) -> None:
+    result = run(tiny_encoder_path, tmp_path / "out", with_train(batch_size=256), pairs=PAIRS[:3], tools=TOOLS[:3])
+    assert (result.metrics["steps"], result.metrics["rows_per_epoch"]) == (6, 3)
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_fewer_than_two_pairs_are_refused(tiny_encoder_path: Path, tmp_path: Path, count: int) -> None:
+    with pytest.raises(ValueError, match=f"{count} training pairs: InfoNCE needs at least 2"):
+        run(tiny_encoder_path, tmp_path / "out", pairs=PAIRS[:count])
+
+
+def test_a_pair_with_an_unknown_tool_is_named(tiny_encoder_path: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="1 tools of the pairs are not in the catalogue, the first is 'nothing'"):
+        run(tiny_encoder_path, tmp_path / "out", pairs=[*PAIRS, Pair(anchor="x", tool="nothing")])
+
+
+def test_an_unknown_negatives_strategy_is_named(tiny_encoder_path: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="'some'; there are: all, gold_aware"):
+        run(tiny_encoder_path, tmp_path / "out", negatives="some")
+
+
+def test_a_dev_set_has_a_gold_set_and_a_tier_for_each_text() -> None:
+    with pytest.raises(ValueError, match="2 texts, 1 gold sets and 2 tiers"):
+        DevSet(texts=("a", "b"), gold=(frozenset({"x"}),), tiers=("G1", "G1"))
+    with pytest.raises(ValueError, match="there is no text"):
+        DevSet(texts=(), gold=(), tiers=())
+
+
+def test_a_batch_covers_each_pair_once_and_a_single_one_left_over_changes_by_epoch() -> None:
+    assert sorted(position for batch in batches_of(10, 4, 0, 0) for position in batch) == list(range(10))
+    assert [len(batch) for batch in batches_of(10, 4, 0, 0)] == [4, 4, 2]
+    assert batches_of(10, 4, 0, 0) != batches_of(10, 4, 0, 1)
+    left_over = [set(range(9)) - {p for batch in batches_of(9, 4, 0, epoch) for p in batch} for epoch in range(20)]
+    assert {len(positions) for positions in left_over} == {1}
+    assert len(set.union(*left_over)) > 3
+
+
+@pytest.mark.parametrize("total", [2, 7, 100])
+def test_the_learning_rate_follows_transformers_cosine_schedule(total: int) -> None:
+    recipe = EncoderTrainConfig(lr=0.5, warmup_ratio=0.05)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.5)
+    schedule = get_cosine_schedule_with_warmup(optimizer, math.ceil(0.05 * total), total)
+    for step in range(total):
+        assert learning_rate(step, total, recipe) == pytest.approx(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+
+
+def test_a_run_of_one_step_is_not_all_warm_up() -> None:
+    assert learning_rate(0, 1, EncoderTrainConfig(lr=0.5, warmup_ratio=0.05)) == 0.5
+
+
+def test_biases_and_norms_are_not_decayed(tiny_encoder_path: Path) -> None:
+    model = load_encoder(tiny_encoder_path, CONFIG, "cpu")
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    decayed, plain = (
+        [names[id(parameter)] for parameter in group["params"]]
+        for group in make_optimizer(model, CONFIG.train).param_groups
+    )
+    assert not [name for name in decayed if name.endswith("bias") or "LayerNorm" in name]
+    assert [name for name in plain if not (name.endswith("bias") or "LayerNorm" in name)] == []
+    assert len(decayed) + len(plain) == len(names)
+
+
+def without_dropout(start: Path) -> SentenceTransformer:
+    model = load_encoder(start, CONFIG, "cpu")
+    for part in model.modules():
+        if isinstance(part, torch.nn.Dropout):
+            part.p = 0.0
+    return model
+
+
+def test_chunks_of_similar_length_give_the_vectors_and_gradients_of_one_padded_batch(
+    tiny_encoder_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [render(tool, form) for form in (5, 1) for tool in TOOLS] + [pair.anchor for pair in PAIRS[:20]]
+    gradients, vectors = [], []
+    for chunk in (7, 1000):
+        monkeypatch.setattr(module, "CHUNK_TEXTS", chunk)
+        model = without_dropout(tiny_encoder_path)
+        encoded = encode_with_gradient(model, texts, "float32", TextCounts())
+        infonce(encoded[:20], encoded[20:], 0.05).backward()
+        vectors.append(encoded.detach())
+        gradients.append([parameter.grad for parameter in model.parameters() if parameter.grad is not None])
+    torch.testing.assert_close(vectors[0], vectors[1], atol=1e-6, rtol=0)
+    for small, whole in zip(*gradients, strict=True):
+        torch.testing.assert_close(small, whole, atol=1e-5, rtol=1e-3)
+
+
+def test_truncated_texts_and_padding_are_counted(tiny_encoder_path: Path) -> None:
+    counts = TextCounts()
+    model = load_encoder(tiny_encoder_path, CONFIG, "cpu")
+    widths = [len(model.tokenizer(text)["input_ids"]) for text in ("weather", "please tell me about music")]
+    encode_with_gradient(model, ["weather", "please tell me about music", "music " * 60], "float32", counts)
+    assert (counts.texts, counts.truncated) == (3, 1)
+    assert (counts.tokens, counts.padding) == (3 * 32, (32 - widths[0]) + (32 - widths[1]))
