@@ -30,7 +30,10 @@ def run_python(code: str, *arguments: str, **variables: str) -> subprocess.Popen
     environment = os.environ | {"PYTHONPATH": str(root)} | variables
     return subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
-        env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 
@@ -163,10 +166,10 @@ def test_missing_local_folder_lists_the_kinds(name: str) -> None:
 def test_folder_with_pickled_weights_alone_is_refused(tmp_path: Path) -> None:
     folder = model_folder(tmp_path / "model")
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    with pytest.raises(UserError, match="no .safetensors weights"):
+    with pytest.raises(UserError, match=r"no \.safetensors weights"):
         resolve(str(folder))
     (folder / "config.json").unlink()
-    with pytest.raises(UserError, match="neither config.json nor modules.json"):
+    with pytest.raises(UserError, match="has neither"):
         identity(str(folder))
 
 

@@ -123,9 +123,7 @@ def _wordpiece_tokenizer(texts: Sequence[str]) -> Any:
 
     normalizer = normalizers.BertNormalizer(lowercase=True)
     splitter = pre_tokenizers.BertPreTokenizer()
-    words = Counter(
-        word for text in texts for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text))
-    )
+    words = Counter(word for text in texts for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text)))
     characters = sorted(set("".join(words)) | set(string.ascii_lowercase + string.digits))
     common = sorted(words, key=lambda word: (-words[word], word))[:BERT_WORDS]
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -1,0 +1,1 @@
+"""The rewriter: prompts, cleaning, generation, fine-tuning, preference alignment."""

@@ -1,0 +1,68 @@
+"""Loading the rewriter from its folder, and copying such folders."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from cohyde.errors import UserError
+
+
+def load_tokenizer(path: Path) -> Any:
+    """The tokenizer of a model folder.
+
+    Raises:
+        UserError: the folder holds none.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(path, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: its tokenizer does not load: {str(error).splitlines()[0]}") from None
+
+
+def load_rewriter(path: Path, precision: str) -> tuple[Any, Any]:
+    """Model and tokenizer of a folder, for inference, on the GPU if there is one.
+
+    Args:
+        path: a transformers folder with safetensors weights.
+        precision: ``float32`` or ``bf16``.
+
+    Raises:
+        UserError: the folder is not a causal language model that transformers knows.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    tokenizer = load_tokenizer(path)
+    dtype = {"float32": torch.float32, "bf16": torch.bfloat16}[precision]
+    try:
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, use_safetensors=True, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{path}: does not load as a causal language model: {str(error).splitlines()[0]}",
+            "the rewriter has to be a transformers folder with safetensors weights",
+        ) from None
+    device: Any = "cuda" if torch.cuda.is_available() else "cpu"
+    return model.to(device).eval(), tokenizer
+
+
+def copy_model(source: Path, target: Path) -> None:
+    """Copy a model folder; weights become hard links where the file system allows, as no stage ever changes them."""
+    for path in sorted(source.rglob("*")):
+        if not path.is_file():
+            continue
+        place = target / path.relative_to(source)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix == ".safetensors":
+            _link(path, place)
+        else:
+            shutil.copyfile(path, place)
+
+
+def _link(path: Path, place: Path) -> None:
+    try:
+        os.link(path.resolve(), place)
+    except OSError:  # another file system, or one without hard links
+        shutil.copyfile(path, place)
