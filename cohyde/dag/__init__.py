@@ -1,0 +1,1 @@
+"""Stage specifications, fingerprints, the artifact store and the runner. Knows nothing of what the stages do."""

@@ -1,0 +1,377 @@
+"""Run what is missing of a plan: every stage as a Ray task, as soon as its inputs are in the store."""
+
+import functools
+import heapq
+import importlib.util
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cohyde
+from cohyde.dag import events
+from cohyde.dag.attempts import Attempt, Failure, latest_attempt, new_attempt
+from cohyde.dag.lint import package_of
+from cohyde.dag.manifest import git_revision
+from cohyde.dag.plan import Node, Plan, as_plan
+from cohyde.dag.session import demand, describe, fits, session, undisturbed
+from cohyde.dag.spec import Metrics, StageSpec
+from cohyde.dag.state import StageState, states
+from cohyde.dag.store import Store
+from cohyde.dag.worker import Outcome, Task, execute, threads
+from cohyde.errors import UserError
+
+POLL_SECONDS = 0.25
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """How a run ended."""
+
+    states: tuple[StageState, ...]
+    failures: tuple[Failure, ...]
+    """One for each stage that failed for good."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything that was asked for is done."""
+        return all(stage.state == "done" for stage in self.states)
+
+
+def run(
+    specs: Plan | Sequence[StageSpec],
+    store: Store,
+    *,
+    run_name: str,
+    address: str | None = None,
+    retries: int = 1,
+    until: str | None = None,
+    on_event: events.OnEvent = events.ignore,
+) -> RunResult:
+    """Run all stages that are not finished. If there are none, return at once, without Ray.
+
+    Args:
+        specs: a pipeline or a plan.
+        store: where artifacts are looked for and put.
+        run_name: noted in the manifests, and named in advice.
+        address: of a Ray cluster that shares the store's file system. None starts Ray on this machine.
+        retries: times that a failed stage is tried again. A failure that only a person can mend is not.
+        until: run this stage and what it needs, no more.
+        on_event: told everything that happens, in this thread.
+
+    Raises:
+        UserError: the pipeline, the store, the inputs or the cluster are not fit to start with.
+        KeyboardInterrupt: Ctrl-C or SIGTERM. Everything that was started is ended; what is finished stays.
+    """
+    plan = as_plan(specs)
+    if until is not None:
+        plan = plan.until(until)
+    todo = [node for node in plan.nodes.values() if not store.exists(node.id, node.fingerprint)]
+    failures: dict[str, Failure] = {}
+    if todo:
+        store.prepare()
+        check_inputs(plan, todo, store, run_name)
+        on_event(events.RayStarting(address=address, done=len(plan.nodes) - len(todo), todo=len(todo)))
+        warn_of_others(todo, store, on_event)
+        with session(address) as ray:
+            check_resources(plan, todo, [node["Resources"] for node in ray.nodes() if node["Alive"]])
+            failures = Execution(ray, plan, todo, store, run_name, retries, on_event).run()
+    final = states(plan, store, failures, run_name)
+    return RunResult(states=tuple(final), failures=tuple(failures.values()))
+
+
+def check_inputs(plan: Plan, todo: Iterable[Node], store: Store, run_name: str) -> None:
+    """Look at the finished artifacts that are about to be read.
+
+    Raises:
+        UserError: one is damaged; names the file and the command that makes it anew.
+    """
+    for source in dict.fromkeys(source for node in todo for source in node.inputs.values()):
+        node = plan.nodes[source]
+        if store.exists(node.id, node.fingerprint):
+            store.usable(node.id, node.fingerprint, run_name)
+
+
+def warn_of_others(todo: Iterable[Node], store: Store, on_event: events.OnEvent) -> None:
+    """Tell where another run works on the same: both would do it, and the first to finish is kept."""
+    for node in todo:
+        attempt = latest_attempt(store, node.name)
+        if attempt and attempt.is_running() and (owner := attempt.owner()):
+            message = f"is being run already: run {owner.run}, {owner.host}, process {owner.pid}"
+            on_event(events.Warned(id=node.id, name=node.name, message=message))
+
+
+def check_resources(plan: Plan, todo: Iterable[Node], machines: Sequence[Mapping[str, float]]) -> None:
+    """Every stage fits on some machine.
+
+    Raises:
+        UserError: one does not, so it would wait for ever; names what it asks for and what is there.
+    """
+    too_large = []
+    for node in todo:
+        asked = _demand(plan.specs[node.name])
+        if not any(fits(asked, machine) for machine in machines):
+            too_large.append(f"stage {node.id} asks for {describe(asked)}")
+    if too_large:
+        there = "; ".join(dict.fromkeys(describe(machine) for machine in machines)) or "no machine at all"
+        more = [f"(and {len(too_large) - 5} more)"] if len(too_large) > 5 else []
+        raise UserError(
+            "\n  ".join([*too_large[:5], *more]) + f"\n  there is: {there}", "lower the stages' resources.* settings"
+        )
+
+
+def _demand(spec: StageSpec) -> dict[str, float]:
+    return demand(spec.resources.cpus, spec.resources.gpus, spec.resources.memory_gib)
+
+
+@dataclass(kw_only=True)
+class Flight:
+    """A stage that Ray has."""
+
+    node: Node
+    attempt: Attempt
+    asked: dict[str, float]
+    started: bool = False
+    progress: tuple[float, float, str] | None = None
+    warnings: int = 0
+
+
+class Execution:
+    """The loop of one run. Knows what waits for what; the store knows what is done."""
+
+    def __init__(
+        self,
+        ray: Any,
+        plan: Plan,
+        todo: Sequence[Node],
+        store: Store,
+        run_name: str,
+        retries: int,
+        on_event: events.OnEvent,
+    ) -> None:
+        """Nothing is submitted yet."""
+        self.ray, self.plan, self.store = ray, plan, store
+        self.run_name, self.retries, self.tell = run_name, retries, on_event
+        self.missing = {node.name: set(node.inputs.values()) for node in todo}
+        for waits in self.missing.values():
+            waits.intersection_update(self.missing)
+        self.depth = _depths(plan, self.missing)
+        self.order = {name: position for position, name in enumerate(plan.nodes)}
+        self.ready: list[tuple[int, int, str]] = []
+        self.flights: dict[Any, Flight] = {}
+        self.tries: dict[str, int] = {}
+        self.failures: dict[str, Failure] = {}
+        self.blocked: set[str] = set()
+        self.git = git_revision(Path(cohyde.__file__).parent)
+        # A GPU's memory is free only when its process has ended; CPU stages keep their worker and its imports.
+        self.remote = {
+            fresh: ray.remote(max_calls=1 if fresh else 0, max_retries=0)(execute) for fresh in (True, False)
+        }
+
+    def run(self) -> dict[str, Failure]:
+        """Until nothing is left that can run; returns final failures by node name."""
+        for name, waits in self.missing.items():
+            if not waits:
+                self._enqueue(name)
+        try:
+            while self.ready or self.flights:
+                self._submit()
+                if not self.flights:  # the cluster has lost the machine that the rest needs; it may come back
+                    time.sleep(POLL_SECONDS)
+                    continue
+                landed, _ = self.ray.wait(list(self.flights), num_returns=1, timeout=POLL_SECONDS)
+                for reference in landed:
+                    self._land(reference)
+                self._poll()
+        except BaseException:
+            with undisturbed():
+                self._cancel()
+            raise
+        return self.failures
+
+    # ------------------------------------------------------------------------------------------------ submitting
+
+    def _enqueue(self, name: str) -> None:
+        heapq.heappush(self.ready, (-self.depth[name], self.order[name], name))
+
+    def _submit(self) -> None:
+        """Hand over what fits, the head of the longest chain first.
+
+        What does not fit keeps its share reserved, so that a large stage is not overtaken for ever by small ones.
+        """
+        if not self.ready:
+            return
+        free = dict(self.ray.cluster_resources())
+        for flight in self.flights.values():
+            _subtract(free, flight.asked)
+        waiting = []
+        while self.ready and free.get("CPU", 0.0) > 0:
+            entry = heapq.heappop(self.ready)
+            asked = _demand(self.plan.specs[entry[2]])
+            # Alone it fits on some machine, so with nothing in flight it is handed over whatever else is said.
+            if fits(asked, free) or not self.flights:
+                self._hand_over(self.plan.nodes[entry[2]], asked)
+            else:
+                waiting.append(entry)
+            _subtract(free, asked)
+        for entry in waiting:
+            heapq.heappush(self.ready, entry)
+
+    def _hand_over(self, node: Node, asked: dict[str, float]) -> None:
+        spec = self.plan.specs[node.name]
+        attempt = new_attempt(self.store, node.name)
+        sources = {name: self.plan.nodes[source] for name, source in node.inputs.items()}
+        task = Task(
+            spec=spec,
+            node=node,
+            identity=self.plan.identities[node.name],
+            inputs={name: (source.id, source.fingerprint) for name, source in sources.items()},
+            store=str(self.store.root),
+            attempt=str(attempt.folder),
+            run=self.run_name,
+            git=self.git,
+        )
+        options = {"num_cpus": asked.get("CPU", 0), "num_gpus": asked.get("GPU", 0), "name": node.name}
+        if "memory" in asked:
+            options["memory"] = int(asked["memory"])
+        remote = self.remote["GPU" in asked].options(**options, runtime_env={"env_vars": worker_environment(spec)})
+        self.tries[node.name] = self.tries.get(node.name, 0) + 1
+        self.flights[remote.remote(task)] = Flight(node=node, attempt=attempt, asked=asked)
+        self.tell(events.Submitted(id=node.id, name=node.name, attempt=attempt.number, log=attempt.log))
+
+    # --------------------------------------------------------------------------------------------------- landing
+
+    def _land(self, reference: Any) -> None:
+        flight = self.flights.pop(reference)
+        try:
+            outcome: Outcome = self.ray.get(reference)
+        except self.ray.exceptions.RayError as error:
+            outcome = Outcome(failure=_crash(flight, error))
+        self._look_at(flight)
+        if outcome.failure is None:
+            self._finished(flight.node, outcome.seconds, outcome.metrics or {})
+        else:
+            self._failed(flight.node, outcome.failure)
+
+    def _finished(self, node: Node, seconds: float, metrics: Metrics) -> None:
+        self.tell(events.Finished(id=node.id, name=node.name, seconds=seconds, metrics=metrics))
+        for child in self.plan.children[node.name]:
+            if child in self.missing and node.name in self.missing[child]:
+                self.missing[child].discard(node.name)
+                if not self.missing[child]:
+                    self._enqueue(child)
+
+    def _failed(self, node: Node, failure: Failure) -> None:
+        retrying = not failure.final and self.tries[node.name] <= self.retries
+        self.tell(events.Failed(id=node.id, name=node.name, failure=failure, retrying=retrying))
+        if retrying:
+            self._enqueue(node.name)
+            return
+        self.failures[node.name] = failure
+        for name in self.plan.below_names(node.name):
+            if name in self.missing and name != node.name and name not in self.blocked:
+                self.blocked.add(name)
+                self.tell(events.Blocked(id=self.plan.nodes[name].id, name=name, by=node.id))
+
+    # --------------------------------------------------------------------------------------------------- watching
+
+    def _poll(self) -> None:
+        now = time.monotonic()
+        if now - getattr(self, "_polled", 0.0) >= POLL_SECONDS:
+            self._polled = now
+            for flight in self.flights.values():
+                self._look_at(flight)
+
+    def _look_at(self, flight: Flight) -> None:
+        """Tell what the attempt's folder says that was not told before."""
+        node, attempt = flight.node, flight.attempt
+        if not flight.started and (owner := attempt.owner()):
+            flight.started = True
+            number = attempt.number
+            self.tell(events.Started(id=node.id, name=node.name, attempt=number, host=owner.host, pid=owner.pid))
+        state = attempt.progress()
+        if not state:
+            return
+        for message in state["warnings"][flight.warnings :]:
+            self.tell(events.Warned(id=node.id, name=node.name, message=message))
+        flight.warnings = len(state["warnings"])
+        progress = (state["done"], state["total"], state["what"])
+        if state["total"] and progress != flight.progress:
+            flight.progress = progress
+            done, total, what = progress
+            self.tell(events.Progressed(id=node.id, name=node.name, done=done, total=total, what=what))
+
+    def _cancel(self) -> None:
+        for reference, flight in self.flights.items():
+            flight.attempt.end()
+            try:
+                self.ray.cancel(reference, force=True, recursive=True)
+            except Exception:  # Ray may be gone already; then so are its tasks
+                return
+
+
+def _crash(flight: Flight, error: Exception) -> Failure:
+    """The worker process itself died: its failure is for us to record."""
+    memory = type(error).__name__ == "OutOfMemoryError"
+    inner = getattr(error, "cause", None)  # what was raised before the attempt could begin
+    cause = "ran out of memory" if memory else f"was killed or crashed ({type(error).__name__})"
+    failure = Failure(
+        id=flight.node.id,
+        name=flight.node.name,
+        attempt=flight.attempt.number,
+        error=f"{type(inner).__name__}: {inner}" if inner else f"its worker process {cause}",
+        remedy="give it more with the stage's resources.memory_gib, or lower its batch size" if memory else "",
+        traceback=tuple(str(error).splitlines()[-8:]),
+        log=str(flight.attempt.log),
+    )
+    flight.attempt.end(failure)
+    return failure
+
+
+def _subtract(free: dict[str, float], asked: Mapping[str, float]) -> None:
+    for name, amount in asked.items():
+        free[name] = free.get(name, 0.0) - amount
+
+
+def _depths(plan: Plan, todo: Mapping[str, Any]) -> dict[str, int]:
+    """Length of the longest chain of unfinished stages from each one down."""
+    depths: dict[str, int] = {}
+    for name in reversed(list(plan.nodes)):
+        if name in todo:
+            depths[name] = 1 + max((depths.get(child, 0) for child in plan.children[name]), default=0)
+    return depths
+
+
+# ------------------------------------------------------------------------------------------------- environment
+
+
+def worker_environment(spec: StageSpec) -> dict[str, str]:
+    """Environment variables of the worker process. Workers are shared by stages for which they are the same."""
+    count = str(threads(spec.resources.cpus))
+    variables = {
+        "PYTHONPATH": python_path(package_of(spec.entry)),
+        "PYTHONHASHSEED": "0",  # the order of a set of texts must not differ between attempts
+        "OMP_NUM_THREADS": count,
+        "RAYON_NUM_THREADS": count,
+    }
+    if spec.resources.gpus == 0:
+        variables["CUDA_VISIBLE_DEVICES"] = ""  # Ray hides GPUs only from stages that were given some
+    return variables
+
+
+@functools.cache
+def python_path(package: str) -> str:
+    """Search path that finds this library and the stages' package as they are found here."""
+    folders = [_home(package), _home("cohyde"), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    return os.pathsep.join(dict.fromkeys(folder for folder in folders if folder))
+
+
+def _home(package: str) -> str:
+    found = importlib.util.find_spec(package)
+    if found is None:
+        raise UserError(f"there is no package {package!r}")
+    if found.submodule_search_locations:
+        return str(Path(next(iter(found.submodule_search_locations))).absolute().parent)
+    return str(Path(found.origin or ".").absolute().parent)

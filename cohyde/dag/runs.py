@@ -1,0 +1,145 @@
+"""Runs: a name for a resolved configuration and the stages that it comes to."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from cohyde.dag.files import writing_to
+from cohyde.dag.plan import Node, Plan
+from cohyde.dag.store import Store
+from cohyde.errors import UserError
+from cohyde.io import write_text
+
+NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
+FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """The content of ``runs/<name>/run.yaml``."""
+
+    name: str
+    config: Mapping[str, Any]
+    """The resolved configuration, as plain data."""
+    preset: str = ""
+    """Name or file that the configuration was loaded from."""
+    overrides: tuple[str, ...] = ()
+    """``key=value`` of the command line."""
+    started: str = ""
+    """ISO 8601; set when it is saved."""
+    plan: Plan
+    """Its stages: ids, fingerprints and inputs. Read back from the file it has no specs: it can't be run as it is."""
+
+
+def check_name(name: str) -> str:
+    """The name, if it can be a folder's.
+
+    Raises:
+        UserError: it cannot.
+    """
+    if not NAME.fullmatch(name):
+        raise UserError(
+            f"{name!r} cannot be a run's name",
+            "use 1 to 100 letters, digits, '.', '_' or '-', not starting with '.'",
+        )
+    return name
+
+
+def save_run(store: Store, record: RunRecord) -> Path:
+    """Write the record, whole or not at all, over an older one of the same name; returns its path."""
+    import yaml
+
+    path = store.runs / check_name(record.name) / "run.yaml"
+    names = {name: node.id for name, node in record.plan.nodes.items()}
+    body = {
+        "format": FORMAT,
+        "name": record.name,
+        "started": record.started or datetime.now().astimezone().isoformat(timespec="seconds"),
+        "preset": record.preset,
+        "overrides": list(record.overrides),
+        "stages": [
+            {
+                "id": node.id,
+                "fingerprint": node.fingerprint,
+                "inputs": {key: names[source] for key, source in node.inputs.items()},
+            }
+            for node in record.plan.nodes.values()
+        ],
+        "config": dict(record.config),
+    }
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # the C one is ten times as fast, where it was built
+    text = yaml.dump(body, Dumper=dumper, sort_keys=False, allow_unicode=True, width=120)
+    with writing_to(path):
+        write_text(path, text)
+    return path
+
+
+def load_run(store: Store, name: str) -> RunRecord:
+    """Read a run's record.
+
+    Raises:
+        UserError: there is no such run (lists those there are), or its file was damaged.
+    """
+    import yaml
+
+    path = store.runs / check_name(name) / "run.yaml"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        known = run_names(store)
+        there = f"runs there: {', '.join(known)}" if known else "there are no runs there yet: start with `cohyde run`"
+        raise UserError(f"no run is called {name!r} in {store.root}", there) from None
+    try:
+        body = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        return _parsed(body)
+    except (yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{path}: damaged: {reason}", f"write it anew with `cohyde run --name {name} …`") from None
+
+
+def run_names(store: Store) -> list[str]:
+    """Names of all runs, sorted."""
+    return sorted(path.parent.name for path in store.runs.glob("*/run.yaml"))
+
+
+def latest_run(store: Store) -> str:
+    """Name of the run that was started last.
+
+    Raises:
+        UserError: there is none.
+    """
+    paths = sorted(store.runs.glob("*/run.yaml"), key=lambda path: path.stat().st_mtime)
+    if not paths:
+        raise UserError(f"there is no run in {store.root} yet", "start with `cohyde run`")
+    return paths[-1].parent.name
+
+
+def _parsed(body: Any) -> RunRecord:
+    if not isinstance(body, dict):
+        raise ValueError("not a run's record")
+    if body["format"] != FORMAT:
+        raise ValueError(f"format {body['format']!r}; this version of cohyde reads format {FORMAT}")
+    if not isinstance(body["config"], dict):
+        raise ValueError("config has to be a section with keys")
+    return RunRecord(
+        name=str(body["name"]),
+        config=body["config"],
+        preset=str(body["preset"]),
+        overrides=tuple(map(str, body["overrides"])),
+        started=str(body["started"]),
+        plan=_plan(body["stages"]),
+    )
+
+
+def _plan(stages: Sequence[Mapping[str, Any]]) -> Plan:
+    nodes: dict[str, Node] = {}
+    names: dict[str, str] = {}
+    for stage in stages:
+        inputs = {key: names[source] for key, source in stage["inputs"].items()}
+        node = Node(id=stage["id"], fingerprint=stage["fingerprint"], inputs=inputs)
+        names[node.id] = node.name
+        nodes[node.name] = node
+    return Plan(nodes=nodes)

@@ -1,0 +1,212 @@
+"""A Ray session: started here or joined by its address, and always ended."""
+
+import math
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from cohyde.errors import UserError
+
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_enable_metrics_collection": "0",
+    # Two idle workers would be started for nothing: ours need an environment of their own.
+    "RAY_prestart_worker_first_driver": "0",
+    "RAY_DEDUP_LOGS": "0",
+}
+OBJECT_STORE_BYTES = 128 * 1024**2
+"""Only paths travel through Ray."""
+ANSWER_SECONDS = 3.0
+"""A cluster's port answers at once or not at all."""
+JOIN_SECONDS = 11.0
+"""Something answers, but not as Ray does: ``ray.init`` itself would wait for two minutes."""
+PROBE = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='ERROR'); ray.shutdown()"
+
+
+@contextmanager
+def session(address: str | None) -> Iterator[Any]:
+    """Yield the module ``ray``, connected; leave nothing running that was started here.
+
+    Without an address a Ray of this machine is started. A session that the caller has opened already is used and left
+    as it is.
+
+    Raises:
+        UserError: nobody answers at the address, or it does not let us in.
+    """
+    os.environ.update({key: value for key, value in QUIET.items() if key not in os.environ})
+    if address is None:
+        _authenticate_locally()
+    else:
+        check_address(address)
+    import ray
+
+    if ray.is_initialized():
+        with interruptible():
+            yield ray
+        return
+    try:
+        with interruptible():
+            _open(ray, address)
+        with interruptible():  # once more: ray.init has put its own handler of SIGTERM in place
+            yield ray
+    finally:
+        with undisturbed():
+            ray.shutdown()
+
+
+def _open(ray: Any, address: str | None) -> None:
+    quiet = {"log_to_driver": False, "logging_level": "ERROR"}
+    try:
+        if address is not None:
+            ray.init(address=address, **quiet)
+        else:
+            # "local", or it would join whatever else runs on this machine.
+            ray.init(
+                address="local",
+                num_cpus=local_cpus(),
+                include_dashboard=False,
+                object_store_memory=OBJECT_STORE_BYTES,
+                **quiet,
+            )
+    except SystemExit:  # Ray's own answer to SIGTERM
+        raise KeyboardInterrupt from None
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        what = f"Ray at {address}" if address else "a Ray of this machine"
+        raise UserError(f"{what} did not start: {_last_line(str(error))}", "`cohyde doctor` says more") from error
+    # Ray prints what befalls workers to standard output, where --json goes; no option turns that off. Failed stages
+    # are reported by us.
+    ray._private.worker._worker_logs_enabled = False
+
+
+def _authenticate_locally() -> None:
+    """Keep Ray's token authentication on, with a token that lives as long as this process."""
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    if os.environ["RAY_AUTH_MODE"] == "token" and "RAY_AUTH_TOKEN_PATH" not in os.environ:
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+
+
+# ---------------------------------------------------------------------------------------------------- addresses
+
+
+def check_address(address: str) -> None:
+    """Find out within 15 seconds whether a Ray cluster answers.
+
+    Raises:
+        UserError: it does not; says what was tried and what would be right.
+    """
+    if address.startswith(("http://", "https://")):
+        raise UserError(f"{address} is the address of Ray's dashboard", "give HOST:PORT of its head, often port 6379")
+    if address not in ("auto", "local"):
+        _check_port(address)
+    try:
+        answer = subprocess.run(
+            [sys.executable, "-c", PROBE, address], capture_output=True, text=True, timeout=JOIN_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise UserError(
+            f"no Ray cluster answers at {address}", "start one with `ray start --head`, or leave --address out"
+        ) from None
+    if answer.returncode == 0:
+        return
+    if "uthentication" in answer.stderr:
+        raise UserError(
+            f"Ray at {address} wants authentication",
+            "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or ~/.ray/auth_token as on the cluster's head",
+        )
+    raise UserError(
+        f"no Ray cluster answers at {address}: {_last_line(answer.stderr)}",
+        "start one with `ray start --head`, or leave --address out",
+    )
+
+
+def _check_port(address: str) -> None:
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon or not host or not port.isdigit():
+        raise UserError(f"{address!r} is not the address of a Ray cluster", "give HOST:PORT, ray://HOST:PORT or auto")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise UserError(
+            f"nobody answers at {address}: {error}", "start a cluster with `ray start --head`, or leave --address out"
+        ) from None
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "no reason given"
+
+
+# ---------------------------------------------------------------------------------------------------- resources
+
+
+def local_cpus() -> int:
+    """CPUs that this process may use: by its affinity, and by the quota of its control group."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        return count
+    return count if quota == "max" else max(1, min(count, math.ceil(int(quota) / int(period))))
+
+
+def demand(cpus: float, gpus: float, memory_gib: float) -> dict[str, float]:
+    """Resources by Ray's names, those that are asked for."""
+    asked = {"CPU": cpus, "GPU": gpus, "memory": memory_gib * 1024**3}
+    return {name: amount for name, amount in asked.items() if amount > 0}
+
+
+def fits(asked: Mapping[str, float], there: Mapping[str, float]) -> bool:
+    """Whether ``there`` has all that is asked."""
+    return all(there.get(name, 0.0) + 1e-9 >= amount for name, amount in asked.items())
+
+
+def describe(resources: Mapping[str, float]) -> str:
+    """For people: ``2 CPUs, 1 GPU, 16.5 GiB of memory``."""
+    words = []
+    for name, unit in (("CPU", "CPU"), ("GPU", "GPU")):
+        amount = resources.get(name, 0.0)
+        words.append(f"{amount:g} {unit}{'' if amount == 1 else 's'}")
+    memory = resources.get("memory", 0.0)
+    return ", ".join([*words, f"{memory / 1024**3:.1f} GiB of memory"] if memory else words)
+
+
+# ------------------------------------------------------------------------------------------------------ signals
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """SIGTERM is as Ctrl-C: what is running is ended properly. Only the main thread can have it so."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """A second Ctrl-C does not keep us from cleaning up after the first."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _interrupt(number: int, frame: Any) -> None:
+    raise KeyboardInterrupt

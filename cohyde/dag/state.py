@@ -1,0 +1,98 @@
+"""The state of every stage, read from the store alone: no Ray, no torch."""
+
+import os
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from cohyde.dag.attempts import latest_attempt
+from cohyde.dag.plan import Node, Plan, as_plan
+from cohyde.dag.spec import Metrics, StageSpec
+from cohyde.dag.store import Store
+
+State = Literal["done", "running", "ready", "waiting", "failed", "blocked"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageState:
+    """One stage as ``plan`` and ``status`` show it."""
+
+    id: str
+    state: State
+    fingerprint: str
+    inputs: dict[str, str]
+    """Name of the input → stage id."""
+    path: Path | None
+    """The artifact's folder; None until it exists."""
+    seconds: float | None
+    metrics: Metrics
+
+    def to_json(self) -> dict[str, Any]:
+        """As in the output of ``--json``."""
+        return {
+            "id": self.id,
+            "state": self.state,
+            "fingerprint": self.fingerprint,
+            "inputs": self.inputs,
+            "path": str(self.path) if self.path else None,
+            "seconds": self.seconds,
+            "metrics": self.metrics,
+        }
+
+
+def states(
+    specs: Plan | Sequence[StageSpec], store: Store, failures: Collection[str] = (), run: str = "RUN"
+) -> list[StageState]:
+    """States of all stages, in topological order.
+
+    Args:
+        specs: a pipeline, or a plan (also one read from a run's record).
+        store: where the artifacts are.
+        failures: names of nodes that are known to have failed, beside those whose last attempt says so.
+        run: the run's name, for the advice in error messages.
+
+    Raises:
+        UserError: a manifest was damaged.
+    """
+    plan = as_plan(specs)
+    attempted = _attempted(store)
+    found: dict[str, State] = {}
+    for name, node in plan.nodes.items():
+        found[name] = _state(node, store, found, name in failures, name in attempted)
+    return [_stage_state(node, found[name], plan, store, run) for name, node in plan.nodes.items()]
+
+
+def _state(node: Node, store: Store, above: dict[str, State], known_failure: bool, attempted: bool) -> State:
+    if store.exists(node.id, node.fingerprint):
+        return "done"
+    attempt = latest_attempt(store, node.name) if attempted else None
+    if attempt and attempt.is_running():
+        return "running"
+    if known_failure or (attempt and attempt.failure()):
+        return "failed"
+    inputs = {above[source] for source in node.inputs.values()}
+    if inputs & {"failed", "blocked"}:
+        return "blocked"
+    return "ready" if inputs <= {"done"} else "waiting"
+
+
+def _attempted(store: Store) -> set[str]:
+    """Names of the nodes that were ever tried: one look for all."""
+    try:
+        return set(os.listdir(store.logs))
+    except (FileNotFoundError, NotADirectoryError):
+        return set()
+
+
+def _stage_state(node: Node, state: State, plan: Plan, store: Store, run: str) -> StageState:
+    manifest = store.manifest(node.id, node.fingerprint, run) if state == "done" else None
+    return StageState(
+        id=node.id,
+        state=state,
+        fingerprint=node.fingerprint,
+        inputs={key: plan.nodes[source].id for key, source in node.inputs.items()},
+        path=store.artifact_path(node.id, node.fingerprint) if manifest else None,
+        seconds=manifest.seconds if manifest else None,
+        metrics=dict(manifest.metrics) if manifest else {},
+    )

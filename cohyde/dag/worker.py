@@ -1,0 +1,313 @@
+"""What runs in the worker process: one attempt at one stage, from its inputs' paths to its artifact."""
+
+import importlib
+import importlib.util
+import logging
+import math
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, cast
+
+from cohyde.config import plain
+from cohyde.dag.attempts import Attempt, Failure, Owner
+from cohyde.dag.files import as_user_error
+from cohyde.dag.manifest import Manifest, library_versions
+from cohyde.dag.plan import Node
+from cohyde.dag.spec import Metrics, StageFunction, StageSpec
+from cohyde.dag.store import Store
+from cohyde.errors import UserError
+
+PROGRESS_SECONDS = 0.5
+BEAT_SECONDS = 5.0
+KEPT_WARNINGS = 100
+KEPT_LINES = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """All that travels to a worker: what to do and where things are, never data."""
+
+    spec: StageSpec
+    node: Node
+    identity: Mapping[str, Any]
+    inputs: Mapping[str, tuple[str, str]]
+    """Name of the input → stage id and fingerprint."""
+    store: str
+    attempt: str
+    """The attempt's folder."""
+    run: str
+    git: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What comes back."""
+
+    seconds: float = 0.0
+    metrics: Metrics | None = None
+    failure: Failure | None = None
+
+
+def execute(task: Task) -> Outcome:
+    """Try the stage once. What goes wrong in it comes back as a failure, and is recorded in the attempt's folder."""
+    attempt = Attempt(Path(task.attempt))
+    attempt.start(Owner.this_process(task.run))
+    with captured(attempt.log), Reporter(attempt) as reporter:
+        try:
+            return _attempt(task, attempt, reporter)
+        except (Exception, SystemExit) as error:
+            failure = _failure(task, attempt, error)
+            attempt.end(failure)
+            return Outcome(failure=failure)
+        except BaseException:  # cancelled: over, but no failure
+            attempt.end()
+            raise
+
+
+def _attempt(task: Task, attempt: Attempt, reporter: "Reporter") -> Outcome:
+    spec, node, store = task.spec, task.node, Store(task.store)
+    if store.exists(node.id, node.fingerprint):  # another run was faster
+        attempt.end()
+        return _outcome(store.manifest(node.id, node.fingerprint, task.run))
+    start, started = time.monotonic(), _now()
+    inputs = {name: store.usable(id_, fingerprint, task.run) for name, (id_, fingerprint) in task.inputs.items()}
+    if spec.resources.gpus > 0:
+        check_gpu(spec.id)
+    function = load_entry(spec)
+    limit_threads(spec.resources.cpus)
+    scratch = store.scratch(node.id, node.fingerprint)
+    try:
+        metrics = checked_metrics(spec.id, function(inputs, spec.config, scratch, reporter), reporter)
+        manifest = Manifest(
+            id=node.id,
+            fingerprint=node.fingerprint,
+            kind=spec.kind,
+            identity=task.identity,
+            inputs={name: {"id": id_, "fingerprint": print_} for name, (id_, print_) in task.inputs.items()},
+            config=plain(spec.config),
+            metrics=metrics,
+            warnings=tuple(reporter.warnings),
+            run=task.run,
+            attempt=attempt.number,
+            host=os.uname().nodename,
+            started=started,
+            ended=_now(),
+            seconds=round(time.monotonic() - start, 3),
+            versions=library_versions(),
+            git=task.git,
+        )
+        kept = store.commit(scratch, manifest)
+    finally:
+        store.drop(scratch)
+    attempt.end()
+    return _outcome(kept)
+
+
+def _outcome(manifest: Manifest) -> Outcome:
+    return Outcome(seconds=manifest.seconds, metrics=dict(manifest.metrics))
+
+
+def _now() -> str:
+    return datetime.now().astimezone().isoformat(timespec="seconds")
+
+
+def _failure(task: Task, attempt: Attempt, error: BaseException) -> Failure:
+    known = error if isinstance(error, UserError) else as_user_error(error, Path(task.store))
+    lines = "".join(traceback.format_exception(type(error), error, _stage_frames(error))).rstrip().splitlines()
+    with suppress(OSError):
+        print("\n".join(lines), file=sys.stderr, flush=True)
+    return Failure(
+        id=task.node.id,
+        name=task.node.name,
+        attempt=attempt.number,
+        error=known.message if known else "".join(traceback.format_exception_only(error)).strip(),
+        remedy=known.remedy if known else "",
+        final=known is not None,
+        traceback=tuple(lines[-KEPT_LINES:]),
+        log=str(attempt.log),
+    )
+
+
+def _stage_frames(error: BaseException) -> TracebackType | None:
+    """The traceback from where the stage begins; all of it where the error is our own."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+        frames = frames.tb_next
+    return frames or error.__traceback__
+
+
+# ------------------------------------------------------------------------------------------ before the stage runs
+
+
+def load_entry(spec: StageSpec) -> StageFunction:
+    """Import a stage's function.
+
+    Raises:
+        UserError: the module has no such function.
+    """
+    module, _, name = spec.entry.partition(":")
+    function = getattr(importlib.import_module(module), name, None)
+    if not callable(function):
+        raise UserError(f"stage {spec.id}: entry {spec.entry!r}: module {module} has no function {name!r}")
+    return cast(StageFunction, function)
+
+
+def check_gpu(stage_id: str) -> None:
+    """A stage that was promised a GPU and sees none must not run for days on the CPU.
+
+    Raises:
+        UserError: none is visible, or torch cannot use it.
+    """
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    remedy = "`cohyde doctor` shows what torch and Ray see; to run without a GPU set the stage's resources to gpus=0"
+    if visible is not None and visible.strip() in ("", "-1"):
+        raise UserError(f"stage {stage_id} was promised a GPU, but CUDA_VISIBLE_DEVICES is {visible!r}", remedy)
+    if importlib.util.find_spec("torch") is None:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        raise UserError(
+            f"stage {stage_id} was promised a GPU, but torch {torch.__version__} sees none "
+            f"(CUDA_VISIBLE_DEVICES is {visible!r})",
+            remedy,
+        )
+
+
+def limit_threads(cpus: float) -> None:
+    """Use as many threads as CPUs were reserved. What is imported later reads OMP_NUM_THREADS, set by the runner."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(threads(cpus))
+
+
+def threads(cpus: float) -> int:
+    """Threads for a number of CPUs that may be a fraction."""
+    return max(1, int(cpus))
+
+
+def checked_metrics(stage_id: str, metrics: Any, reporter: "Reporter") -> Metrics:
+    """Metrics as JSON can hold them: numpy scalars become Python's, and what is not finite None, with a warning.
+
+    Raises:
+        TypeError: something else than a dict of numbers, texts and None.
+    """
+    if not isinstance(metrics, dict):
+        raise TypeError(f"stage {stage_id} has to return a dict of metrics, got {type(metrics).__name__}")
+    kept: Metrics = {}
+    for name, value in metrics.items():
+        item = value.item() if hasattr(value, "item") else value
+        if not (item is None or isinstance(item, (bool, int, float, str))):
+            raise TypeError(f"stage {stage_id}: metric {name!r} has to be a number, a text or None, got {item!r}")
+        if isinstance(item, float) and not math.isfinite(item):
+            reporter.warn(f"metric {name} is {item}")
+            item = None
+        kept[str(name)] = item
+    return kept
+
+
+# ---------------------------------------------------------------------------------------------- log and progress
+
+
+@contextmanager
+def captured(log: Path) -> Iterator[None]:
+    """Send all output to the log, at the level of file descriptors: child processes and C libraries are caught too.
+
+    The objects ``sys.stdout`` and ``sys.stderr`` stay the same: in a warm worker, log handlers of libraries that
+    were made during one stage are used by the next.
+    """
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    saved = {number: os.dup(number) for number in (1, 2)}
+    root, level = logging.getLogger(), logging.getLogger().level
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s", "%H:%M:%S"))
+    try:
+        _flush_streams()
+        for number in saved:
+            os.dup2(descriptor, number)
+        root.addHandler(handler)
+        root.setLevel(logging.INFO)
+        logging.captureWarnings(True)
+        yield
+    finally:
+        logging.captureWarnings(False)
+        root.removeHandler(handler)
+        root.setLevel(level)
+        _flush_streams()
+        for number, copy in saved.items():
+            os.dup2(copy, number)
+            os.close(copy)
+        os.close(descriptor)
+
+
+def _flush_streams() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+
+
+class Reporter:
+    """The stage's :class:`~cohyde.progress.Progress`, and the attempt's sign of life.
+
+    ``update`` only remembers; a thread writes, at most twice a second, so that a stage may call it at every step.
+    """
+
+    def __init__(self, attempt: Attempt) -> None:
+        """For one attempt."""
+        self.warnings: list[str] = []
+        self._attempt = attempt
+        self._state: tuple[float, float, str] | None = None
+        self._written: object = None
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="cohyde-progress", daemon=True)
+
+    def __enter__(self) -> "Reporter":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._over.set()
+        self._thread.join()
+        self._write()
+
+    def update(self, done: float, total: float, what: str = "") -> None:
+        """``done`` of ``total`` units are finished."""
+        self._state = (done, total, what)
+
+    def log(self, message: str) -> None:
+        """One line for the log. A full disk is found out by what matters, not by this."""
+        with suppress(OSError):
+            print(f"{datetime.now():%H:%M:%S} {message}", flush=True)
+
+    def warn(self, message: str) -> None:
+        """One line for the log, the terminal and the manifest."""
+        self.log(f"warning: {message}")
+        if len(self.warnings) < KEPT_WARNINGS:
+            self.warnings.append(message)
+
+    def _beat(self) -> None:
+        last = time.monotonic()
+        while not self._over.wait(PROGRESS_SECONDS):
+            self._write()
+            if time.monotonic() - last >= BEAT_SECONDS:
+                self._attempt.beat()
+                last = time.monotonic()
+
+    def _write(self) -> None:
+        current = (self._state, len(self.warnings))
+        if current == self._written or current == (None, 0):
+            return
+        done, total, what = self._state or (0.0, 0.0, "")
+        # numpy and torch scalars are numbers to a stage, not to JSON
+        numbers = {"done": float(done), "total": float(total)}
+        self._attempt.write_progress({**numbers, "what": what, "warnings": list(self.warnings)})
+        self._written = current

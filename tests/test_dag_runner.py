@@ -1,0 +1,343 @@
+"""The runner on a real Ray: order, failures, retries, kills, and what is left afterwards."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from trivial_stages.basic import Numbers
+
+from cohyde.config import ResourcesConfig
+from cohyde.dag import events
+from cohyde.dag.plan import make_plan
+from cohyde.dag.processes import birth_of, is_alive
+from cohyde.dag.runner import RunResult, check_resources, run, worker_environment
+from cohyde.dag.session import QUIET, check_address, local_cpus
+from cohyde.dag.spec import StageSpec
+from cohyde.dag.state import states
+from cohyde.dag.store import Store
+from cohyde.errors import UserError
+
+TESTS = Path(__file__).parent
+
+
+def spec(id_: str, function: str = "number", *inputs: str, **settings: Any) -> StageSpec:
+    named = {f"in{position}": stage for position, stage in enumerate(inputs)}
+    defaults = {"id": id_, "entry": f"trivial_stages.basic:{function}", "version": "1", "inputs": named}
+    return StageSpec(**{"config": Numbers(), **defaults, **settings})
+
+
+@pytest.fixture(scope="module")
+def ray_here() -> Iterator[None]:
+    """One Ray for all tests in this process, with a GPU that is not there."""
+    os.environ.update(QUIET)
+    import ray
+
+    ray.init(
+        address="local", num_cpus=2, num_gpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
+        object_store_memory=128 * 1024**2,
+    )  # fmt: skip
+    yield
+    ray.shutdown()
+
+
+class Listener:
+    """Keeps what the runner tells."""
+
+    def __init__(self) -> None:
+        self.heard: list[events.Event] = []
+
+    def __call__(self, event: events.Event) -> None:
+        self.heard.append(event)
+
+    def of(self, kind: type[Any], id_: str | None = None) -> list[Any]:
+        return [event for event in self.heard if isinstance(event, kind) and id_ in (None, getattr(event, "id", None))]
+
+
+def by_id(result: RunResult) -> dict[str, str]:
+    return {stage.id: stage.state for stage in result.states}
+
+
+# ----------------------------------------------------------------------------------------------- in one session
+
+
+def test_stages_run_in_order_and_a_failure_blocks_only_what_is_below(ray_here: None, tmp_path: Path) -> None:
+    specs = [
+        spec("a"),
+        spec("b", "number", "a", config=Numbers(value=10)),
+        spec("c", "number", "a", "b", config=Numbers(value=100)),
+        spec("broken", "fail"),
+        spec("below", "number", "broken", "a"),
+        spec("deeper", "number", "below"),
+    ]
+    store, listener = Store(tmp_path), Listener()
+    result = run(specs, store, run_name="r", retries=1, on_event=listener)
+    assert by_id(result) == {
+        "a": "done", "b": "done", "c": "done", "broken": "failed", "below": "blocked", "deeper": "blocked",
+    }  # fmt: skip
+    assert not result.ok
+    totals = {stage.id: stage.metrics.get("total") for stage in result.states}
+    assert (totals["a"], totals["b"], totals["c"]) == (1, 10 + 1, 100 + 1 + 11)
+
+    [failure] = result.failures
+    assert (failure.id, failure.attempt, failure.error) == ("broken", 2, "ValueError: loss is NaN at step 7")
+    assert failure.traceback[-1] == "ValueError: loss is NaN at step 7"
+    assert "trivial_stages/basic.py" in failure.traceback[1]
+    assert "loss is NaN at step 7" in Path(failure.log).read_text()
+    assert [event.retrying for event in listener.of(events.Failed)] == [True, False]
+    assert [(event.id, event.by) for event in listener.of(events.Blocked)] == [
+        ("below", "broken"),
+        ("deeper", "broken"),
+    ]
+    assert not any(store.scratch_root.glob("*/*"))
+    assert [stage.state for stage in states(specs, store)] == [stage.state for stage in result.states]
+
+
+def test_output_goes_to_the_attempts_log_and_warnings_further(ray_here: None, tmp_path: Path) -> None:
+    store, listener = Store(tmp_path), Listener()
+    [stage] = run([spec("n", "noisy")], store, run_name="r", on_event=listener).states
+    assert stage.metrics == {"loss": None, "threads": "1", "gpus": ""}
+    log = next((tmp_path / "logs").glob("n-*")) / "latest" / "log.txt"
+    for source in ("print", "stderr", "logging", "warnings", "a child process", "progress"):
+        assert f"from {source}" in log.read_text()
+    told = ["mind the gap", "metric loss is nan"]
+    assert [event.message for event in listener.of(events.Warned)] == told
+    assert list(store.manifest("n", stage.fingerprint).warnings) == told
+    assert [(event.done, event.total, event.what) for event in listener.of(events.Progressed)] == [(1, 2, "steps")]
+
+
+def test_warm_workers_are_used_again_and_logs_stay_apart(ray_here: None, tmp_path: Path) -> None:
+    specs = [spec(f"n{position}", "noisy") for position in range(3)]
+    specs += [spec(f"p{position}", config=Numbers(value=position)) for position in range(9)]
+    result = run(specs, Store(tmp_path), run_name="r")
+    assert result.ok
+    assert len({stage.metrics["pid"] for stage in result.states if stage.id.startswith("p")}) <= 2
+    for log in (tmp_path / "logs").glob("n*/attempt-1/log.txt"):
+        assert log.read_text().count("from logging") == 1
+
+
+def test_a_killed_worker_is_retried(ray_here: None, tmp_path: Path) -> None:
+    config = Numbers(marker=str(tmp_path / "killed"))
+    store, listener = Store(tmp_path / "store"), Listener()
+    result = run([spec("k", "killed_once", config=config)], store, run_name="r", on_event=listener)
+    assert result.ok
+    [failed] = listener.of(events.Failed)
+    assert failed.retrying
+    assert "worker process was killed" in failed.failure.error
+    assert not any(store.scratch_root.glob("*/*"))
+
+
+def test_a_killed_worker_without_retries_is_a_failure(ray_here: None, tmp_path: Path) -> None:
+    config = Numbers(marker=str(tmp_path / "killed"))
+    store = Store(tmp_path / "store")
+    result = run([spec("k", "killed_once", config=config)], store, run_name="r", retries=0)
+    assert by_id(result) == {"k": "failed"}
+    assert states([spec("k", "killed_once", config=config)], store)[0].state == "failed"
+
+
+def test_what_only_a_person_can_mend_is_not_tried_again(ray_here: None, tmp_path: Path) -> None:
+    listener = Listener()
+    result = run([spec("r", "refuse")], Store(tmp_path), run_name="r", retries=5, on_event=listener)
+    assert len(listener.of(events.Submitted)) == 1
+    assert result.failures[0].error == "the catalogue is empty"
+    assert result.failures[0].remedy == "give one with tools in it"
+
+
+def test_a_stage_that_was_promised_a_gpu_and_sees_none_fails_at_once(ray_here: None, tmp_path: Path) -> None:
+    listener = Listener()
+    resources = ResourcesConfig(gpus=1)
+    specs = [spec("g", resources=resources), spec("h", resources=resources, config=Numbers(value=2)), spec("c")]
+    result = run(specs, Store(tmp_path), run_name="r", retries=3, on_event=listener)
+    assert by_id(result) == {"g": "failed", "h": "failed", "c": "done"}
+    assert "was promised a GPU" in result.failures[0].error
+    assert len(listener.of(events.Submitted, "g")) == 1
+    assert listener.of(events.Started, "g")[0].pid != listener.of(events.Started, "h")[0].pid  # fresh processes
+
+
+def test_until_runs_no_more_than_it_needs(ray_here: None, tmp_path: Path) -> None:
+    specs = [spec("a"), spec("b", "number", "a"), spec("c", "number", "b"), spec("d", config=Numbers(value=2))]
+    store = Store(tmp_path)
+    assert by_id(run(specs, store, run_name="r", until="b")) == {"a": "done", "b": "done"}
+    assert [stage.state for stage in states(specs, store)] == ["done", "done", "ready", "ready"]
+
+
+def test_a_truncated_input_stops_the_run_before_it_starts(ray_here: None, tmp_path: Path) -> None:
+    specs, store = [spec("a"), spec("b", "number", "a")], Store(tmp_path)
+    run(specs, store, run_name="r", until="a")
+    next(tmp_path.glob("a-*/number.txt")).write_text("")
+    listener = Listener()
+    with pytest.raises(UserError, match=r"number\.txt: has 0 bytes, but 1 were written.*\n.*cohyde rerun my-run a"):
+        run(specs, store, run_name="my-run", on_event=listener)
+    assert listener.heard == []
+
+
+def test_more_than_there_is_stops_the_run_before_it_starts(ray_here: None, tmp_path: Path) -> None:
+    listener = Listener()
+    specs = [spec("a"), spec("big", resources=ResourcesConfig(cpus=64, memory_gib=1.5))]
+    with pytest.raises(UserError, match=r"big asks for 64 CPUs, 0 GPUs, 1.5 GiB of memory\n  there is: 2 CPUs, 1 GPU"):
+        run(specs, Store(tmp_path), run_name="r", on_event=listener)
+    assert listener.of(events.Submitted) == []
+
+
+def test_two_runs_at_once_leave_one_artifact(ray_here: None, tmp_path: Path) -> None:
+    """The second does it too, or finds it done; both succeed."""
+    specs = [spec("s", "slow", config=Numbers(seconds=1.0)), spec("t", "number", "s")]
+    results: list[RunResult] = []
+    other = threading.Thread(target=lambda: results.append(run(specs, Store(tmp_path), run_name="other")))
+    other.start()
+    results.append(run(specs, Store(tmp_path), run_name="this"))
+    other.join()
+    assert [result.ok for result in results] == [True, True]
+    store = Store(tmp_path)
+    assert all(store.verify(stage.id, stage.fingerprint) == [] for stage in results[0].states)
+    assert len(list(store.artifacts())) == 2
+
+
+def test_large_stages_are_not_overtaken_and_long_chains_go_first(ray_here: None, tmp_path: Path) -> None:
+    specs = [spec(f"small{position}", config=Numbers(value=position)) for position in range(4)]
+    specs += [spec("wide", resources=ResourcesConfig(cpus=2)), spec("next", "number", "wide")]
+    listener = Listener()
+    assert run(specs, Store(tmp_path), run_name="r", on_event=listener).ok
+    assert listener.of(events.Submitted)[0].id == "wide"
+
+
+# ------------------------------------------------------------------------------------------------ without Ray
+
+
+def test_environment_of_workers_depends_on_the_stage() -> None:
+    cpu = worker_environment(spec("a", resources=ResourcesConfig(cpus=2.5)))
+    assert (cpu["OMP_NUM_THREADS"], cpu["CUDA_VISIBLE_DEVICES"]) == ("2", "")
+    assert str(TESTS) in cpu["PYTHONPATH"].split(os.pathsep)
+    gpu = worker_environment(spec("a", resources=ResourcesConfig(cpus=0.5, gpus=1)))
+    assert gpu["OMP_NUM_THREADS"] == "1"
+    assert "CUDA_VISIBLE_DEVICES" not in gpu
+
+
+def test_a_stage_has_to_fit_on_one_machine() -> None:
+    plan = make_plan([spec("a", resources=ResourcesConfig(cpus=4, gpus=1))])
+    nodes = list(plan.nodes.values())
+    check_resources(plan, nodes, [{"CPU": 2.0}, {"CPU": 4.0, "GPU": 1.0}])
+    with pytest.raises(UserError, match="there is: 4 CPUs, 0 GPUs; 2 CPUs, 1 GPU"):
+        check_resources(plan, nodes, [{"CPU": 4.0}, {"CPU": 2.0, "GPU": 1.0}])
+
+
+def test_cpus_are_those_that_we_may_use() -> None:
+    assert 1 <= local_cpus() <= (os.cpu_count() or 1)
+
+
+@pytest.mark.parametrize("address", ["nonsense", "host:port", "http://127.0.0.1:8265", "127.0.0.1:70000"])
+def test_what_is_no_address_is_told(address: str) -> None:
+    with pytest.raises(UserError, match="address"):
+        check_address(address)
+
+
+def test_an_address_that_nobody_answers_is_told_soon(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    start = time.monotonic()
+    with pytest.raises(UserError, match=f"nobody answers at {address}"):
+        run([spec("a")], Store(tmp_path), run_name="r", address=address)
+    assert time.monotonic() - start < 5
+
+
+def test_an_address_where_something_else_listens_is_told_within_15_seconds() -> None:
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen()
+        start = time.monotonic()
+        with pytest.raises(UserError, match="no Ray cluster answers"):
+            check_address(f"127.0.0.1:{deaf.getsockname()[1]}")
+        assert time.monotonic() - start < 15
+
+
+# --------------------------------------------------------------------------------------- drivers of their own
+
+DRIVER = """
+import json, sys
+sys.path.insert(0, {tests!r})
+from trivial_stages.basic import Numbers
+from cohyde.dag.runner import run
+from cohyde.dag.spec import StageSpec
+from cohyde.dag.store import Store
+
+entry = "trivial_stages.basic:"
+specs = [
+    StageSpec(id="fast", entry=entry + "number", version="1", config=Numbers()),
+    StageSpec(id="slow", entry=entry + "slow", version="1", config=Numbers(seconds={seconds}), inputs={{"x": "fast"}}),
+]
+print("starting", flush=True)
+result = run(specs, Store({store!r}), run_name="r", on_event=lambda event: print(event, file=sys.stderr, flush=True))
+print(json.dumps({{"ok": result.ok, "ray": "ray" in sys.modules, "torch": "torch" in sys.modules}}))
+"""
+
+
+def driver(store: Path, seconds: float) -> subprocess.Popen[str]:
+    code = DRIVER.format(tests=str(TESTS), store=str(store), seconds=seconds)
+    return subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=TESTS.parent
+    )
+
+
+def wait_until_slow_runs(process: subprocess.Popen[str]) -> list[tuple[int, str | None]]:
+    """All processes below the driver, once the slow stage is in the middle of its work."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("Progressed(id='slow'"):
+            return [(child.pid, birth_of(child.pid)) for child in psutil.Process(process.pid).children(recursive=True)]
+    raise AssertionError("the slow stage never started")
+
+
+def wait_until_gone(processes: list[tuple[int, str | None]], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while left := [pid for pid, birth in processes if is_alive(pid, birth)]:
+        assert time.monotonic() < deadline, f"still there: {left}"
+        time.sleep(0.1)
+
+
+def test_a_killed_driver_leaves_nothing_running_and_the_next_run_goes_on(ray_here: None, tmp_path: Path) -> None:
+    process = driver(tmp_path, seconds=60)
+    below = wait_until_slow_runs(process)
+    # Two helpers of Ray's that hold neither memory nor models ask their lost head for a minute before they go.
+    below = [one for one in below if "Agent" not in psutil.Process(one[0]).cmdline()[0]]
+    assert any("slow" in psutil.Process(pid).cmdline()[0] for pid, _ in below)
+    process.kill()
+    process.communicate()
+    wait_until_gone(below, seconds=10)
+
+    specs = [spec("fast"), spec("slow", "slow", inputs={"x": "fast"}, config=Numbers(seconds=0))]
+    store = Store(tmp_path)
+    assert [stage.state for stage in states(specs, store)] == ["done", "ready"]
+    assert any(store.scratch_root.glob("slow-*/*"))  # what the kill has left
+    before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in tmp_path.glob("fast-*/*")}
+    assert run(specs, store, run_name="r").ok
+    assert before == {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in tmp_path.glob("fast-*/*")}
+    assert not any(store.scratch_root.glob("*/*"))
+    assert all(store.verify(stage.id, stage.fingerprint) == [] for stage in states(specs, store))
+
+    # Again, with nothing to do: no Ray, no torch.
+    process = driver(tmp_path, seconds=60)
+    output, _ = process.communicate()
+    assert json.loads(output.splitlines()[-1]) == {"ok": True, "ray": False, "torch": False}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_driver_ends_everything_it_started(tmp_path: Path, number: signal.Signals) -> None:
+    process = driver(tmp_path, seconds=60)
+    below = wait_until_slow_runs(process)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode != 0
+    assert "KeyboardInterrupt" in errors
+    wait_until_gone(below, seconds=1)
+    specs = [spec("fast"), spec("slow", "slow", inputs={"x": "fast"})]
+    assert [stage.state for stage in states(specs, Store(tmp_path))] == ["done", "ready"]
