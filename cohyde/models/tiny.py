@@ -17,12 +17,14 @@ from cohyde.io import canonical_json, read_rows, sha256_text
 from cohyde.models.cache import build_once, cache_root
 from cohyde.resources import sample_folder
 
-VERSION = 1
+VERSION = 2
 """Raised when a builder changes: folders and fingerprints of older ones are then not taken for its own."""
 SEED = 20240
 HIDDEN = 64
 BERT_WORDS = 2500
 BPE_TOKENS = 1500
+CONTEXT_WEIGHT = 3
+"""Factor on what attention adds in the tiny rewriter: without it, its text would hang on the last token alone."""
 
 CHAT_TEMPLATE = """\
 {%- for message in messages %}
@@ -158,7 +160,7 @@ def build_qwen3_5(texts: Sequence[str], out: Path) -> None:
         linear_num_key_heads=2,
         linear_num_value_heads=4,
         max_position_embeddings=4096,
-        initializer_range=0.1,
+        initializer_range=0.05,
         tie_word_embeddings=True,
         eos_token_id=ends[0],
         pad_token_id=ends[1],
@@ -166,6 +168,10 @@ def build_qwen3_5(texts: Sequence[str], out: Path) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         model = Qwen3_5ForCausalLM(config)  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if name.endswith(("out_proj.weight", "o_proj.weight")):
+                weight *= CONTEXT_WEIGHT
     # Sampling defaults as real Qwen folders have them: nothing here may ever use them.
     model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
         eos_token_id=ends, pad_token_id=ends[1], do_sample=True, temperature=0.6, top_p=0.95, top_k=20
