@@ -1,6 +1,7 @@
 """What a person sees: tables that fit 80 columns, numbers that line up, errors without a traceback."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -12,7 +13,10 @@ from cohyde.evaluation.report import TABLE_SPLITS, Line, Report, percent
 from cohyde.evaluation.results import EVERY_QUERY, SAMPLE
 
 if TYPE_CHECKING:
+    from cohyde.dag.runner import RunResult
     from cohyde.dag.state import StageState
+    from cohyde.doctor import Check
+    from cohyde.encoder.retriever import Answer
 
 STATE_STYLES = {
     "done": "green",
@@ -137,3 +141,74 @@ def print_report(console: Console, report: Report, title: str) -> None:
             console.print(report_table(report, scope))
     if report.selected:
         console.print(f"\n[dim]* selected by dev NDCG@5 (mean over tiers), searching with the {report.search}[/dim]")
+
+
+def print_error(error: Exception) -> None:
+    """What is wrong, where, and the remedy; no traceback."""
+    console = err()
+    console.print(Text("error: ", style="bold red") + Text(str(error)), soft_wrap=True)
+
+
+CHECK_STYLES = {"ok": ("✓", "green"), "missing": ("✗", "bold red"), "note": ("·", "dim")}
+
+
+def print_checks(checks: Sequence["Check"]) -> None:
+    """One line a check; under what is missing, how to get it."""
+    console = out()
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for check in checks:
+        sign, style = CHECK_STYLES[check.state]
+        table.add_row(Text(sign, style=style), check.name, Text(check.found))
+        if check.remedy and check.state != "ok":
+            table.add_row("", "", Text(f"→ {check.remedy}", style="yellow" if check.state == "missing" else "dim"))
+    console.print(table)
+
+
+def print_search(answer: "Answer") -> None:
+    """The description that the rewriter wrote, and the ranked tools."""
+    console = out()
+    console.print(Text("request      ", style="dim") + Text(answer.query))
+    console.print(Text("description  ", style="dim") + Text(answer.description or "(none: searched with the request)"))
+    console.print()
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
+    table.add_column("", justify="right")
+    table.add_column("score", justify="right", no_wrap=True)
+    table.add_column("tool", overflow="fold")
+    for rank, (tool, score) in enumerate(answer.tools, start=1):
+        name = Text(f"{tool.title} · {tool.api_name}", style="bold") + Text(f"  {tool.id}", style="dim")
+        about = tool.api_description.strip() or tool.description.strip()
+        table.add_row(str(rank), f"{score:.3f}", name + Text(f"\n{about}" if about else ""))
+    console.print(table)
+    timings = ", ".join(f"{name} {duration(seconds)}" for name, seconds in answer.timings.items())
+    console.print(f"\n[dim]{timings}[/dim]")
+
+
+def watch_states(look: Callable[[], list["StageState"]], kinds: dict[str, str], every: float = 2.0) -> None:
+    """Show the states again and again, until everything is done or Ctrl-C."""
+    from rich.live import Live as RichLive
+
+    with RichLive(states_table(look(), kinds), console=out(), auto_refresh=False) as live:
+        while True:
+            found = look()
+            live.update(states_table(found, kinds), refresh=True)
+            if all(state.state in ("done", "failed", "blocked") for state in found):
+                return
+            time.sleep(every)
+
+
+def print_failures(result: "RunResult", resume: str) -> None:
+    """The last lines of a run that failed: which stage, why, where its log is, what was held up, how to go on."""
+    console = err()
+    console.print()
+    for failure in result.failures:
+        console.print(Text(f"{failure.id} failed: ", style="bold red") + Text(failure.error), soft_wrap=True)
+        if failure.remedy:
+            console.print(Text(f"  {failure.remedy}"), soft_wrap=True)
+        console.print(Text(f"  log:     {failure.log}"), soft_wrap=True)
+    blocked = [state.id for state in result.states if state.state == "blocked"]
+    if blocked:
+        console.print(Text(f"  blocked: {', '.join(blocked)}"), soft_wrap=True)
+    console.print(Text("  resume:  ") + Text(resume, style="bold"), soft_wrap=True)

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cohyde.dag.spec import StageSpec
-
 from cohyde.config import ResourcesConfig
+from cohyde.dag.spec import StageSpec
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -60,7 +60,7 @@ def run(inputs: Mapping[str, Path], config: EvaluateConfig, out_dir: Path, progr
 
     The description is generated once, and the index searched in every mode: which mode is best is read off dev.
     """
-    from cohyde.encoder.retriever import Retriever
+    from cohyde.encoder.retriever import DenseRetriever
     from cohyde.rewriter.describe import describe, or_query
     from cohyde.rewriter.examples import few_shot_examples
 
@@ -78,7 +78,7 @@ def run(inputs: Mapping[str, Path], config: EvaluateConfig, out_dir: Path, progr
         progress,
     )
     texts = [or_query(item.texts[0], query) for item, query in zip(described, queries, strict=True)]
-    retriever = Retriever.build(inputs["encoder"] / ENCODER_FOLDER, dataset.tools, config.encoder)
+    retriever = DenseRetriever.build(inputs["encoder"] / ENCODER_FOLDER, dataset.tools, config.encoder)
     retriever.save_index(out_dir / INDEX_FOLDER)
     asked = [query.text for query in queries]
     rankings = {
@@ -100,12 +100,12 @@ def run(inputs: Mapping[str, Path], config: EvaluateConfig, out_dir: Path, progr
 
 def untrained(inputs: Mapping[str, Path], config: UntrainedConfig, out_dir: Path, progress: Progress) -> dict[str, Any]:
     """The baseline that all rounds are compared with: θ0 on raw queries."""
-    from cohyde.encoder.retriever import Retriever
+    from cohyde.encoder.retriever import DenseRetriever
     from cohyde.models.reference import resolve
 
     dataset, _ = read_dataset(inputs["data"])
     splits = splits_to_score(dataset, config.evaluation, True, config.example_seed)
-    retriever = Retriever.build(resolve(config.encoder.model), dataset.tools, config.encoder)
+    retriever = DenseRetriever.build(resolve(config.encoder.model), dataset.tools, config.encoder)
     asked = [query.text for split in splits for query in split.queries]
     rows = write_results(out_dir, splits, {"query": retriever.rank_texts(asked, config.depth)})
     return headline(rows)

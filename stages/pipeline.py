@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from cohyde.dag.spec import StageSpec
 from cohyde.rewriter.generate import BACKENDS
 from cohyde.rewriter.prompts import prompt_hash
 
 from cohyde.config import Config
+from cohyde.dag.spec import StageSpec
 from cohyde.data.dataset import dataset_checksum
 from cohyde.encoder.anchors import ANCHORS
 from cohyde.encoder.search import SEARCH_MODES

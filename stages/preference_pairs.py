@@ -24,12 +24,12 @@ class PairsConfig:
 
 def run(inputs: Mapping[str, Path], config: PairsConfig, out_dir: Path, progress: Progress) -> dict[str, float]:
     """Write ``pairs.jsonl`` and ``rewards.jsonl``; a round in which all candidates tie writes no pair and says so."""
-    from cohyde.encoder.retriever import Retriever
+    from cohyde.encoder.retriever import DenseRetriever
 
     dataset, _ = read_dataset(inputs["data"])
     gold = {query.id: query.tools for query in dataset.train}
     rows = read_rows(inputs["candidates"] / CANDIDATES)
-    retriever = Retriever.build(inputs["encoder"] / ENCODER_FOLDER, dataset.tools, config.encoder)
+    retriever = DenseRetriever.build(inputs["encoder"] / ENCODER_FOLDER, dataset.tools, config.encoder)
     texts = [candidate["text"] for row in rows for candidate in row["candidates"]]
     progress.log(f"scoring {len(texts)} candidates of {len(rows)} queries")
     ranked = iter(retriever.rank_texts([text or "-" for text in texts], config.depth))

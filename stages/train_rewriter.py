@@ -92,13 +92,13 @@ def _hit_on_dev(
     """A score for a rewriter in training: dev hit@5 of its descriptions under θ0."""
     from cohyde.rewriter.transformers_backend import TransformersGenerator
 
-    from cohyde.encoder.retriever import Retriever
+    from cohyde.encoder.retriever import DenseRetriever
     from cohyde.models.reference import resolve
     from cohyde.rewriter.describe import describe_with, or_query
 
     queries = sample_queries(dataset.dev, selection.queries, selection.example_seed)
     examples = few_shot_examples(dataset, rewriter.few_shot, selection.example_seed)
-    retriever = Retriever.build(resolve(selection.encoder.model), dataset.tools, selection.encoder)
+    retriever = DenseRetriever.build(resolve(selection.encoder.model), dataset.tools, selection.encoder)
 
     def score(model: Any, tokenizer: Any) -> float:
         generator = TransformersGenerator(model, tokenizer, batch_size=rewriter.batch_size)
@@ -199,7 +199,7 @@ def _best_of_n_targets(
     progress: Progress,
 ) -> Targets:
     """The best of N samples by reward under θ1; a query of which no sample finds anything is left out."""
-    from cohyde.encoder.retriever import Retriever
+    from cohyde.encoder.retriever import DenseRetriever
     from cohyde.rewriter.describe import describe
     from cohyde.rewriter.preferences import REWARDS
 
@@ -207,7 +207,7 @@ def _best_of_n_targets(
     examples = few_shot_examples(dataset, config.rewriter.few_shot, config.example_seed)
     model = inputs["rewriter"] / REWRITER_FOLDER
     described, counts = describe(model, queries, examples, config.rewriter, config.candidates, config.seed, progress)
-    retriever = Retriever.build(inputs["encoder"] / ENCODER_FOLDER, dataset.tools, config.encoder)
+    retriever = DenseRetriever.build(inputs["encoder"] / ENCODER_FOLDER, dataset.tools, config.encoder)
     prompts, targets = [], []
     for item, query in zip(described, queries, strict=True):
         texts = [text for text in item.texts if text]

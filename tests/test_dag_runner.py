@@ -21,7 +21,7 @@ from cohyde.dag import events
 from cohyde.dag.plan import make_plan
 from cohyde.dag.processes import birth_of, is_alive
 from cohyde.dag.runner import RunResult, check_resources, run, worker_environment
-from cohyde.dag.session import QUIET, check_address, local_cpus
+from cohyde.dag.session import ANSWER_SECONDS, JOIN_SECONDS, QUIET, check_address, local_cpus
 from cohyde.dag.spec import StageSpec
 from cohyde.dag.state import states
 from cohyde.dag.store import Store
@@ -154,13 +154,14 @@ def test_what_only_a_person_can_mend_is_not_tried_again(ray_here: None, tmp_path
 
 def test_a_stage_that_was_promised_a_gpu_and_sees_none_fails_at_once(ray_here: None, tmp_path: Path) -> None:
     listener = Listener()
-    resources = ResourcesConfig(gpus=1)
-    specs = [spec("g", resources=resources), spec("h", resources=resources, config=Numbers(value=2)), spec("c")]
+    specs = [spec("g", resources=ResourcesConfig(gpus=1)), spec("c")]
     result = run(specs, Store(tmp_path), run_name="r", retries=3, on_event=listener)
-    assert by_id(result) == {"g": "failed", "h": "failed", "c": "done"}
+    assert by_id(result) == {"g": "failed", "c": "done"}
     assert "was promised a GPU" in result.failures[0].error
     assert len(listener.of(events.Submitted, "g")) == 1
-    assert listener.of(events.Started, "g")[0].pid != listener.of(events.Started, "h")[0].pid  # fresh processes
+    # A GPU stage's process ends with it; a CPU stage's stays warm.
+    wait_until_gone([(listener.of(events.Started, "g")[0].pid, None)], seconds=5)
+    assert is_alive(listener.of(events.Started, "c")[0].pid)
 
 
 def test_until_runs_no_more_than_it_needs(ray_here: None, tmp_path: Path) -> None:
@@ -250,14 +251,14 @@ def test_an_address_that_nobody_answers_is_told_soon(tmp_path: Path) -> None:
     assert time.monotonic() - start < 5
 
 
-def test_an_address_where_something_else_listens_is_told_within_15_seconds() -> None:
+def test_an_address_where_something_else_listens_is_told_within_15_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ANSWER_SECONDS + JOIN_SECONDS < 15
+    monkeypatch.setattr("cohyde.dag.session.JOIN_SECONDS", 2)
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
         deaf.listen()
-        start = time.monotonic()
         with pytest.raises(UserError, match="no Ray cluster answers"):
             check_address(f"127.0.0.1:{deaf.getsockname()[1]}")
-        assert time.monotonic() - start < 15
 
 
 # --------------------------------------------------------------------------------------- drivers of their own
@@ -281,20 +282,26 @@ print(json.dumps({{"ok": result.ok, "ray": "ray" in sys.modules, "torch": "torch
 """
 
 
-def driver(store: Path, seconds: float) -> subprocess.Popen[str]:
-    code = DRIVER.format(tests=str(TESTS), store=str(store), seconds=seconds)
-    return subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=TESTS.parent
-    )
+class Driver:
+    """A process that runs two stages in a store."""
 
+    def __init__(self, store: Path, seconds: float) -> None:
+        self.store = store
+        self.below: list[tuple[int, str | None]] = []
+        code = DRIVER.format(tests=str(TESTS), store=str(store), seconds=seconds)
+        command = [sys.executable, "-c", code]
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd=TESTS.parent)
 
-def wait_until_slow_runs(process: subprocess.Popen[str]) -> list[tuple[int, str | None]]:
-    """All processes below the driver, once the slow stage is in the middle of its work."""
-    assert process.stderr is not None
-    for line in process.stderr:
-        if line.startswith("Progressed(id='slow'"):
-            return [(child.pid, birth_of(child.pid)) for child in psutil.Process(process.pid).children(recursive=True)]
-    raise AssertionError("the slow stage never started")
+    def wait_until_slow_runs(self) -> None:
+        """Wait for the middle of the slow stage, and note all processes below."""
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            if line.startswith("Progressed(id='slow'"):
+                children = psutil.Process(self.process.pid).children(recursive=True)
+                self.below = [(child.pid, birth_of(child.pid)) for child in children]
+                return
+        raise AssertionError("the slow stage never started")
 
 
 def wait_until_gone(processes: list[tuple[int, str | None]], seconds: float) -> None:
@@ -304,40 +311,52 @@ def wait_until_gone(processes: list[tuple[int, str | None]], seconds: float) -> 
         time.sleep(0.1)
 
 
-def test_a_killed_driver_leaves_nothing_running_and_the_next_run_goes_on(ray_here: None, tmp_path: Path) -> None:
-    process = driver(tmp_path, seconds=60)
-    below = wait_until_slow_runs(process)
+@pytest.fixture(scope="module")
+def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Driver]]:
+    """Three drivers with a Ray each, in the middle of their slow stage. Started together, as that takes a while."""
+    started = {name: Driver(tmp_path_factory.mktemp(name), seconds=120) for name in ("SIGKILL", "SIGINT", "SIGTERM")}
+    for one in started.values():
+        one.wait_until_slow_runs()
+    yield started
+    for one in started.values():
+        one.process.kill()
+        one.process.communicate()
+
+
+def test_a_killed_driver_leaves_nothing_running_and_the_next_run_goes_on(
+    ray_here: None, drivers: dict[str, Driver]
+) -> None:
+    killed = drivers["SIGKILL"]
     # Two helpers of Ray's that hold neither memory nor models ask their lost head for a minute before they go.
-    below = [one for one in below if "Agent" not in psutil.Process(one[0]).cmdline()[0]]
+    below = [one for one in killed.below if "Agent" not in psutil.Process(one[0]).cmdline()[0]]
     assert any("slow" in psutil.Process(pid).cmdline()[0] for pid, _ in below)
-    process.kill()
-    process.communicate()
+    killed.process.kill()
+    killed.process.communicate()
     wait_until_gone(below, seconds=10)
 
     specs = [spec("fast"), spec("slow", "slow", inputs={"x": "fast"}, config=Numbers(seconds=0))]
-    store = Store(tmp_path)
+    store = Store(killed.store)
     assert [stage.state for stage in states(specs, store)] == ["done", "ready"]
     assert any(store.scratch_root.glob("slow-*/*"))  # what the kill has left
-    before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in tmp_path.glob("fast-*/*")}
+    before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in store.root.glob("fast-*/*")}
     assert run(specs, store, run_name="r").ok
-    assert before == {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in tmp_path.glob("fast-*/*")}
+    assert before == {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in store.root.glob("fast-*/*")}
     assert not any(store.scratch_root.glob("*/*"))
     assert all(store.verify(stage.id, stage.fingerprint) == [] for stage in states(specs, store))
 
     # Again, with nothing to do: no Ray, no torch.
-    process = driver(tmp_path, seconds=60)
-    output, _ = process.communicate()
+    output, _ = Driver(killed.store, seconds=120).process.communicate()
     assert json.loads(output.splitlines()[-1]) == {"ok": True, "ray": False, "torch": False}
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_driver_ends_everything_it_started(tmp_path: Path, number: signal.Signals) -> None:
-    process = driver(tmp_path, seconds=60)
-    below = wait_until_slow_runs(process)
-    process.send_signal(number)
-    _, errors = process.communicate(timeout=20)
-    assert process.returncode != 0
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_an_interrupted_driver_ends_everything_it_started(drivers: dict[str, Driver], name: str) -> None:
+    interrupted = drivers[name]
+    interrupted.process.send_signal(signal.Signals[name])
+    output, errors = interrupted.process.communicate(timeout=20)
+    assert interrupted.process.returncode != 0
     assert "KeyboardInterrupt" in errors
-    wait_until_gone(below, seconds=1)
+    assert output == "starting\n"  # nothing of Ray's on standard output
+    wait_until_gone(interrupted.below, seconds=1)
     specs = [spec("fast"), spec("slow", "slow", inputs={"x": "fast"})]
-    assert [stage.state for stage in states(specs, Store(tmp_path))] == ["done", "ready"]
+    assert [stage.state for stage in states(specs, Store(interrupted.store))] == ["done", "ready"]

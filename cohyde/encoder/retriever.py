@@ -1,6 +1,6 @@
 """An encoder with its indexed catalogue: from texts to ranked tools."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 Ranking = list[tuple[str, float]]
 """Tool ids with their inner products, best first."""
 
-INDEX_FILE = "index.faiss"
+INDEX_FILE = "index.npy"
 IDS_FILE = "tools.jsonl"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Retriever:
+class DenseRetriever:
     """A loaded encoder and the index of a catalogue under φ5 (or whatever ``index_form`` says)."""
 
     model: Any
@@ -30,7 +30,7 @@ class Retriever:
     config: EmbeddingConfig
 
     @classmethod
-    def build(cls, encoder: Path, tools: Sequence[Tool], config: EmbeddingConfig) -> "Retriever":
+    def build(cls, encoder: Path, tools: Sequence[Tool], config: EmbeddingConfig) -> "DenseRetriever":
         """Load the encoder and embed the catalogue."""
         from cohyde.encoder.index import ExactIndex
         from cohyde.encoder.model import embed, load_encoder
@@ -46,7 +46,7 @@ class Retriever:
         write_jsonl(folder / IDS_FILE, ({"id": tool_id} for tool_id in self.tool_ids))
 
     @classmethod
-    def load(cls, encoder: Path, index: Path, config: EmbeddingConfig) -> "Retriever":
+    def load(cls, encoder: Path, index: Path, config: EmbeddingConfig) -> "DenseRetriever":
         """Load the encoder and an index that :meth:`save_index` wrote with it."""
         from cohyde.encoder.index import ExactIndex
         from cohyde.encoder.model import load_encoder
@@ -67,3 +67,24 @@ class Retriever:
             return []
         vectors = search_vectors(self.model, queries, descriptions, search, self.config.embed_batch_size)
         return rank(self.index, vectors, self.tool_ids, depth or search.depth)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a search found; ``timings`` are seconds by component."""
+
+    query: str
+    description: str
+    tools: tuple[tuple[Tool, float], ...]
+    timings: Mapping[str, float]
+
+    def to_json(self) -> dict[str, Any]:
+        """As ``cohyde search --json`` prints it."""
+        return {
+            "query": self.query,
+            "description": self.description,
+            "tools": [
+                {"id": tool.id, "score": score, "rank": rank} for rank, (tool, score) in enumerate(self.tools, start=1)
+            ],
+            "timings": dict(self.timings),
+        }

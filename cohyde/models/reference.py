@@ -40,7 +40,7 @@ def resolve(reference: str) -> Path:
         from cohyde.models.tiny import tiny_folder
 
         return tiny_folder(reference.removeprefix("tiny:"))
-    if _is_hub(reference):
+    if is_hub(reference):
         return _hub_folder(reference)
     path = _local(reference)
     _check_pins(reference, path)
@@ -64,7 +64,7 @@ def identity(reference: str) -> str:
         from cohyde.models.tiny import tiny_identity
 
         return tiny_identity(reference.removeprefix("tiny:"))
-    if _is_hub(reference):
+    if is_hub(reference):
         name, revision = _hub_parts(reference)
         return f"hub:{name}@{_hub_commit(name, revision) or revision}"
     path = _local(reference)
@@ -154,7 +154,7 @@ def _folder_sha256(folder: Path) -> str:
 # ------------------------------------------------------------------------------------------------------ the hub
 
 
-def _is_hub(reference: str) -> bool:
+def is_hub(reference: str) -> bool:
     return HUB_ID.fullmatch(reference) is not None and not Path(reference).exists()
 
 

@@ -65,7 +65,7 @@ class SftRecipe:
 
     def warmup(self, steps: int) -> int:
         """Steps of warm-up out of ``steps``."""
-        return self.warmup_steps if self.warmup_steps is not None else math.ceil(self.warmup_ratio * steps)
+        return self.warmup_steps if self.warmup_steps is not None else int(self.warmup_ratio * steps)
 
 
 class _Trainer(TrainerHabits, SFTTrainer):

@@ -1,0 +1,155 @@
+"""What is installed, what is missing, and how to get it."""
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from cohyde.config import Config
+from cohyde.errors import UserError
+from cohyde.models.reference import identity
+
+LIBRARIES = (
+    "torch",
+    "transformers",
+    "sentence-transformers",
+    "trl",
+    "peft",
+    "accelerate",
+    "datasets",
+    "ray",
+    "faiss-cpu",
+    "numpy",
+    "omegaconf",
+)
+LEAST_FREE_GIB = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One finding: ``ok``, ``missing`` (a run would fail), or ``note`` (good to know)."""
+
+    name: str
+    state: Literal["ok", "missing", "note"]
+    found: str
+    remedy: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON data."""
+        return asdict(self)
+
+
+def examine(config: Config, store: Path) -> list[Check]:
+    """Every check, for the models and resources of one configuration. Imports neither torch nor ray."""
+    checks = [_python(), *map(_library, LIBRARIES), _one_faiss(), _gpus(config), _ray_authentication()]
+    checks += [_model("encoder", config.encoder.model), _model("rewriter", config.rewriter.model)]
+    return [*checks, _data(config), _store(store)]
+
+
+def _python() -> Check:
+    version = platform.python_version()
+    fits = (3, 11) <= sys.version_info[:2] <= (3, 13)
+    return Check(name="Python", state="ok" if fits else "missing", found=version, remedy="" if fits else "3.11 to 3.13")
+
+
+def _library(name: str) -> Check:
+    try:
+        return Check(name=name, state="ok", found=importlib.metadata.version(name))
+    except importlib.metadata.PackageNotFoundError:
+        return Check(name=name, state="missing", found="not installed", remedy="pip install -c constraints.txt -e .")
+
+
+def _one_faiss() -> Check:
+    installed = [name for name in ("faiss-cpu", "faiss-gpu", "faiss-gpu-cu12") if _version(name)]
+    if len(installed) == 1:
+        return Check(name="FAISS", state="ok", found=installed[0])
+    return Check(
+        name="FAISS",
+        state="missing",
+        found=" and ".join(installed) or "none",
+        remedy="exactly one build may be installed: pip uninstall the others",
+    )
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _gpus(config: Config) -> Check:
+    resources = config.resources
+    wanted = max(part.gpus for part in (resources.light, resources.encoder, resources.training, resources.generation))
+    found = gpu_names()
+    if found:
+        return Check(name="GPUs", state="ok", found=", ".join(found))
+    if wanted:
+        return Check(
+            name="GPUs",
+            state="missing",
+            found="none",
+            remedy=f"this configuration reserves {wanted:g} a stage: run on a GPU machine or name a cluster: --address",
+        )
+    return Check(name="GPUs", state="note", found="none; this configuration needs none")
+
+
+def gpu_names() -> list[str]:
+    """Names of the NVIDIA GPUs that the driver knows, without starting CUDA."""
+    folder = Path("/proc/driver/nvidia/gpus")
+    try:
+        files = sorted(folder.glob("*/information"))
+        texts = [file.read_text(encoding="utf-8") for file in files]
+    except OSError:
+        return []
+    return [line.split(":", 1)[1].strip() for text in texts for line in text.splitlines() if line.startswith("Model:")]
+
+
+def _ray_authentication() -> Check:
+    mode = os.environ.get("RAY_AUTH_MODE", "")
+    remedy = "a cluster with token authentication wants RAY_AUTH_MODE=token and the token, for --address and ray job"
+    return Check(name="Ray authentication", state="note", found=mode or "RAY_AUTH_MODE is not set", remedy=remedy)
+
+
+def _model(role: str, reference: str) -> Check:
+    try:
+        return Check(name=f"{role} model", state="ok", found=f"{reference} ({identity(reference)[:40]})")
+    except UserError as error:
+        return Check(name=f"{role} model", state="missing", found=error.message, remedy=error.remedy)
+
+
+def _data(config: Config) -> Check:
+    from cohyde.data.dataset import dataset_folder, read_dataset
+
+    return _attempt(
+        "data", lambda: f"{len(read_dataset(dataset_folder(config.data.path))[0].tools)} tools in {config.data.path}"
+    )
+
+
+def _store(store: Path) -> Check:
+    def try_it() -> str:
+        try:
+            store.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=store):
+                free = shutil.disk_usage(store).free / 2**30
+        except OSError as error:
+            raise UserError(f"{store}: {error.strerror}", "name a folder that can be written with --store") from None
+        if free < LEAST_FREE_GIB:
+            raise UserError(f"{store}: {free:.1f} GiB free", "each round of a small model writes about 1 GiB")
+        return f"{store} can be written, {free:.0f} GiB free"
+
+    return _attempt("store", try_it)
+
+
+def _attempt(name: str, look: Callable[[], str]) -> Check:
+    try:
+        return Check(name=name, state="ok", found=look())
+    except UserError as error:
+        return Check(name=name, state="missing", found=error.message, remedy=error.remedy)

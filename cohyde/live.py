@@ -1,0 +1,109 @@
+"""What a run shows while it runs: bars where there is a terminal, plain lines elsewhere. All of it on standard error."""
+
+import time
+from typing import Any
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from cohyde.dag import events
+from cohyde.dag.plan import Plan
+from cohyde.terminal import duration, err, key_metric
+
+PLAIN_EVERY_SECONDS = 30
+
+
+class Live:
+    """Listens to a run's events and renders them. Use it as a context manager and hand it over as ``on_event``."""
+
+    def __init__(self, run: str, plan: Plan, kinds: dict[str, str]) -> None:
+        """``kinds`` are short titles by stage id."""
+        self.run, self.kinds = run, kinds
+        self.console = err()
+        self.total, self.done = len(plan.nodes), 0
+        self.bars: dict[str, TaskID] = {}
+        self.said: dict[str, float] = {}
+        self.width = max((len(node.id) for node in plan.nodes.values()), default=4)
+        self.started = time.monotonic()
+        self.progress = Progress(
+            TextColumn("  {task.description}"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[what]}"),
+            TimeRemainingColumn(compact=True),
+            console=self.console,
+            transient=True,
+            disable=not self.console.is_terminal,
+        )
+
+    def __enter__(self) -> "Live":
+        """Start drawing."""
+        self.progress.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Stop drawing; what was said stays."""
+        self.progress.stop()
+
+    def __call__(self, event: events.Event) -> None:
+        """Render one event."""
+        match event:
+            case events.RayStarting():
+                self._ray(event)
+            case events.Started():
+                self._start(event)
+            case events.Progressed():
+                self._progress(event)
+            case events.Warned():
+                self._line(event.id, Text(event.message, style="yellow"), "!")
+            case events.Finished():
+                self._finish(event)
+            case events.Failed():
+                self._fail(event)
+            case events.Blocked():
+                self._line(event.id, Text(f"blocked by {event.by}", style="yellow"), "–")
+
+    def _ray(self, event: events.RayStarting) -> None:
+        self.done = event.done
+        where = f"connecting to Ray at {event.address}" if event.address else "starting a local Ray"
+        shared = f"{event.done} of {self.total} stages are done already, " if event.done else ""
+        self.progress.console.print(Text(f"{self.run}: {shared}{event.todo} to run; {where} …", style="dim"))
+
+    def _start(self, event: events.Started) -> None:
+        title = f"{event.id:<{self.width}}  {self.kinds.get(event.id, '')}"
+        self.bars[event.name] = self.progress.add_task(title, total=None, what="")
+        self.said[event.name] = time.monotonic()
+        if self.progress.disable:
+            self._line(event.id, Text(f"{self.kinds.get(event.id, '')} started", style="dim"), "·")
+
+    def _progress(self, event: events.Progressed) -> None:
+        if event.name in self.bars:
+            self.progress.update(
+                self.bars[event.name], completed=round(event.done), total=round(event.total), what=event.what
+            )
+        now = time.monotonic()
+        if self.progress.disable and now - self.said.get(event.name, now) >= PLAIN_EVERY_SECONDS:
+            self.said[event.name] = now
+            self._line(event.id, Text(f"{event.done:.0f} of {event.total:.0f} {event.what}", style="dim"), "·")
+
+    def _finish(self, event: events.Finished) -> None:
+        self._end_bar(event)
+        self.done += 1
+        metric = key_metric(dict(event.metrics))
+        parts = [self.kinds.get(event.id, ""), duration(event.seconds), metric]
+        count = Text(f"{self.done:>3}/{self.total} ", style="dim")
+        self._line(event.id, Text("  ".join(part for part in parts if part)), "✓", "green", count)
+
+    def _fail(self, event: events.Failed) -> None:
+        self._end_bar(event)
+        again = "; trying again" if event.retrying else ""
+        self._line(event.id, Text(f"failed: {event.failure.error}{again}", style="red"), "✗", "bold red")
+
+    def _end_bar(self, event: events.StageEvent) -> None:
+        bar = self.bars.pop(event.name, None)
+        if bar is not None:
+            self.progress.remove_task(bar)
+
+    def _line(self, stage_id: str, text: Text, sign: str, style: str = "", count: Any = "") -> None:
+        head = Text(f"{sign} ", style=style) + (count or Text("")) + Text(f"{stage_id:<{self.width}}  ", style="bold")
+        self.progress.console.print(head + text, soft_wrap=True)
