@@ -32,15 +32,25 @@ app = typer.Typer(
 
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]…", help="Settings, for example [bold]encoder.train.lr=1e-5[/bold].", show_default=False),
+    typer.Argument(
+        metavar="[KEY=VALUE]…", help="Settings, for example [bold]encoder.train.lr=1e-5[/bold].", show_default=False
+    ),
 ]
 ConfigName = Annotated[str, typer.Option("--config", "-c", metavar="NAME|FILE", help="A preset, or a YAML file.")]
 Rounds = Annotated[int | None, typer.Option("--rounds", "-r", metavar="R", help="Rounds of co-training.")]
-Seed = Annotated[int | None, typer.Option("--seed", "-s", metavar="S", help="The loop's seed; the warm-up keeps its own.")]
-RunName = Annotated[str | None, typer.Option("--name", "-n", metavar="RUN", help="Name of the run [default: the preset's].")]
-StoreFolder = Annotated[Path, typer.Option("--store", metavar="DIR", envvar="COHYDE_STORE", help="Where artifacts and runs lie.")]
+Seed = Annotated[
+    int | None, typer.Option("--seed", "-s", metavar="S", help="The loop's seed; the warm-up keeps its own.")
+]
+RunName = Annotated[
+    str | None, typer.Option("--name", "-n", metavar="RUN", help="Name of the run [default: the preset's].")
+]
+StoreFolder = Annotated[
+    Path, typer.Option("--store", metavar="DIR", envvar="COHYDE_STORE", help="Where artifacts and runs lie.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on standard output, for programs.")]
-Until = Annotated[str | None, typer.Option("--until", metavar="ID", help="Stop when this stage is done, for example S3.1.")]
+Until = Annotated[
+    str | None, typer.Option("--until", metavar="ID", help="Stop when this stage is done, for example S3.1.")
+]
 Run = Annotated[str, typer.Argument(metavar="RUN", help="Name of a run.")]
 OptionalRun = Annotated[str | None, typer.Argument(metavar="[RUN]", help="Name of a run [default: the latest].")]
 Address = Annotated[
@@ -187,7 +197,10 @@ def search(
 
 @app.command(epilog="Example: cohyde doctor --config toolbench-h200 data.path=toolbench")
 def doctor(
-    overrides: Overrides = None, config: ConfigName = "demo", store: StoreFolder = DEFAULT_STORE, as_json: AsJson = False
+    overrides: Overrides = None,
+    config: ConfigName = "demo",
+    store: StoreFolder = DEFAULT_STORE,
+    as_json: AsJson = False,
 ) -> None:
     """Check versions, GPUs, Ray, models and the store: what is missing, and how to get it."""
     from cohyde.config import load_config

@@ -1,4 +1,4 @@
-"""What a run shows while it runs: bars where there is a terminal, plain lines elsewhere. All of it on standard error."""
+"""What a run shows while it runs, on standard error: bars where there is a terminal, plain lines elsewhere."""
 
 import time
 from typing import Any

@@ -5,9 +5,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from cohyde.rewriter.generate import BACKENDS
-from cohyde.rewriter.prompts import prompt_hash
-
 from cohyde.config import Config
 from cohyde.dag.spec import StageSpec
 from cohyde.data.dataset import dataset_checksum
@@ -15,7 +12,9 @@ from cohyde.encoder.anchors import ANCHORS
 from cohyde.encoder.search import SEARCH_MODES
 from cohyde.errors import UserError
 from cohyde.models.reference import identity
+from cohyde.rewriter.generate import BACKENDS
 from cohyde.rewriter.preferences import PICKS, REWARDS
+from cohyde.rewriter.prompts import prompt_hash
 from stages.data import STAGE as DATA
 from stages.describe import STAGE as DESCRIBE
 from stages.describe import DescribeConfig

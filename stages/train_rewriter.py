@@ -90,11 +90,10 @@ def _hit_on_dev(
     dataset: Dataset, rewriter: RewriterConfig, selection: SelectionConfig, progress: Progress
 ) -> Callable[[Any, Any], float]:
     """A score for a rewriter in training: dev hit@5 of its descriptions under θ0."""
-    from cohyde.rewriter.transformers_backend import TransformersGenerator
-
     from cohyde.encoder.retriever import DenseRetriever
     from cohyde.models.reference import resolve
     from cohyde.rewriter.describe import describe_with, or_query
+    from cohyde.rewriter.transformers_backend import TransformersGenerator
 
     queries = sample_queries(dataset.dev, selection.queries, selection.example_seed)
     examples = few_shot_examples(dataset, rewriter.few_shot, selection.example_seed)

@@ -89,8 +89,10 @@ class Store:
         for record in self.manifest(stage_id, fingerprint, run).files:
             fault = _size_fault(folder, record)
             if fault:
-                raise UserError(f"{folder / record.path}: {fault} (stage {stage_id}, run {run})",
-                                _remedy(stage_id, run, folder / manifests.FILE_NAME))
+                raise UserError(
+                    f"{folder / record.path}: {fault} (stage {stage_id}, run {run})",
+                    _remedy(stage_id, run, folder / manifests.FILE_NAME),
+                )
         return folder
 
     def verify(self, stage_id: str, fingerprint: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The main table of a run, and the round that dev selects. Rendering to Markdown lives here, to a terminal in the CLI."""
+"""The main table of a run, and the round that dev selects; rendered to Markdown here, to a terminal in the CLI."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

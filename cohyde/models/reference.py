@@ -155,6 +155,7 @@ def _folder_sha256(folder: Path) -> str:
 
 
 def is_hub(reference: str) -> bool:
+    """Whether a reference means a model on the hub."""
     return HUB_ID.fullmatch(reference) is not None and not Path(reference).exists()
 
 

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cohyde.rewriter.clean import clean
-from cohyde.rewriter.generate import Completion, Generator, Request, open_generator, request_seed
-from cohyde.rewriter.prompts import Example, fit_prompt, load_prompt
-
 from cohyde.catalog import Query
 from cohyde.config import RewriterConfig, SamplingConfig
 from cohyde.progress import Progress
+from cohyde.rewriter.clean import clean
+from cohyde.rewriter.generate import Completion, Generator, Request, open_generator, request_seed
+from cohyde.rewriter.prompts import Example, fit_prompt, load_prompt
 
 
 @dataclass(frozen=True, kw_only=True)

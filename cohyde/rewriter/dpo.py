@@ -4,7 +4,6 @@ Rafailov et al. 2023, arXiv:2305.18290. The reference is the same model with the
 0 policy and reference agree and the loss is ln 2.
 """
 
-import math
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -182,7 +181,7 @@ def _trainer(
     arguments = trainer_arguments(
         schedule,
         lr=config.lr,
-        warmup_steps=math.ceil(config.warmup_ratio * schedule.steps),
+        warmup_steps=int(config.warmup_ratio * schedule.steps),
         precision=precision,
         gradient_checkpointing=config.gradient_checkpointing,
         seed=seed,

@@ -3,9 +3,8 @@
 import random
 from collections.abc import Sequence
 
-from cohyde.rewriter.prompts import Example
-
 from cohyde.catalog import Dataset, Query, catalog_line, tiers_of
+from cohyde.rewriter.prompts import Example
 
 MOST_ANSWER_CHARACTERS = 600
 

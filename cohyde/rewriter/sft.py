@@ -1,6 +1,5 @@
 """Supervised fine-tuning of the rewriter: next-token on catalogue texts (S1b), completions only on prompts (S1c)."""
 
-import math
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
