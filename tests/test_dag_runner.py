@@ -21,7 +21,7 @@ from cohyde.dag import events
 from cohyde.dag.plan import make_plan
 from cohyde.dag.processes import birth_of, is_alive
 from cohyde.dag.runner import RunResult, check_resources, run, worker_environment
-from cohyde.dag.session import ANSWER_SECONDS, JOIN_SECONDS, QUIET, check_address, local_cpus
+from cohyde.dag.session import ANSWER_SECONDS, JOIN_SECONDS, QUIET, check_address, interruptible, local_cpus
 from cohyde.dag.spec import StageSpec
 from cohyde.dag.state import states
 from cohyde.dag.store import Store
@@ -257,8 +257,16 @@ def test_an_address_where_something_else_listens_is_told_within_15_seconds(monke
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
         deaf.listen()
-        with pytest.raises(UserError, match="no Ray cluster answers"):
+        with pytest.raises(UserError, match=r"no Ray cluster answers\n.*RAY_AUTH_MODE=token"):
             check_address(f"127.0.0.1:{deaf.getsockname()[1]}")
+
+
+def test_sigterm_is_as_ctrl_c() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt), interruptible():
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 # --------------------------------------------------------------------------------------- drivers of their own

@@ -28,6 +28,10 @@ ANSWER_SECONDS = 3.0
 """A cluster's port answers at once or not at all."""
 JOIN_SECONDS = 11.0
 """Something answers, but not as Ray does: ``ray.init`` itself would wait for two minutes."""
+AUTHENTICATION = (
+    "a cluster with token authentication (Ray's default) wants RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or "
+    "~/.ray/auth_token as on its head"
+)
 PROBE = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='ERROR'); ray.shutdown()"
 
 
@@ -80,7 +84,7 @@ def _open(ray: Any, address: str | None) -> None:
         raise KeyboardInterrupt from None
     except (ConnectionError, RuntimeError, ValueError) as error:
         what = f"Ray at {address}" if address else "a Ray of this machine"
-        raise UserError(f"{what} did not start: {_last_line(str(error))}", "`cohyde doctor` says more") from error
+        raise UserError(f"{what} cannot be used: {_last_line(str(error))}", "`cohyde doctor` says more") from error
     # Ray prints what befalls workers to standard output, where --json goes; no option turns that off. Failed stages
     # are reported by us.
     ray._private.worker._worker_logs_enabled = False
@@ -112,14 +116,14 @@ def check_address(address: str) -> None:
         )
     except subprocess.TimeoutExpired:
         raise UserError(
-            f"no Ray cluster answers at {address}", "start one with `ray start --head`, or leave --address out"
+            f"something listens at {address}, but no Ray cluster answers", f"check host and port; {AUTHENTICATION}"
         ) from None
     if answer.returncode == 0:
         return
     if "uthentication" in answer.stderr:
         raise UserError(
             f"Ray at {address} wants authentication",
-            "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or ~/.ray/auth_token as on the cluster's head",
+            AUTHENTICATION,
         )
     raise UserError(
         f"no Ray cluster answers at {address}: {_last_line(answer.stderr)}",
