@@ -97,6 +97,6 @@ WARM_UP = Stage(kind="encoder warm-up", entry="stages.train_encoder:warm_up", ve
 RETRAIN = Stage(
     kind="encoder retrain",
     entry="stages.train_encoder:retrain",
-    version="1",
+    version="2",
     needs=("data", "descriptions", "encoder"),
 )

@@ -32,8 +32,11 @@ def mixed(query: Query, generated: str | None, query_share: float, seed: int) ->
 
 
 def both(query: Query, generated: str | None, query_share: float, seed: int) -> tuple[str, ...]:
-    """Two anchors, description and query; the query alone where there is no description."""
-    return (generated, query.text) if generated else (query.text,)
+    """Two anchors, description and query; a query that has no description is left out.
+
+    So that S3 on a described sample of the training queries trains on that sample alone.
+    """
+    return (generated, query.text) if generated else ()
 
 
 ANCHORS: Mapping[str, Anchor] = {
