@@ -187,7 +187,8 @@ def _gold_targets(
         fit_prompt(tokenizer, prompt, {"query": query.text}, examples, config.rewriter.max_prompt_tokens)[0]
         for query in kept
     ]
-    return prompts, [gold_answer(query, dataset) for query in kept], {}
+    tools = {tool.id: tool for tool in dataset.tools}
+    return prompts, [gold_answer(query, tools) for query in kept], {}
 
 
 def _best_of_n_targets(

@@ -1,17 +1,21 @@
 """Few-shot examples for the rewriter's prompt, drawn from the training split."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from cohyde.catalog import Dataset, Query, catalog_line, tiers_of
+from cohyde.catalog import Dataset, Query, Tool, catalog_line, tiers_of
 from cohyde.rewriter.prompts import Example
 
 MOST_ANSWER_CHARACTERS = 600
 
 
-def gold_answer(query: Query, dataset: Dataset) -> str:
-    """What a perfect rewriter would write: one catalogue line for each gold tool, in gold order."""
-    tools = {tool.id: tool for tool in dataset.tools}
+def gold_answer(query: Query, tools: Mapping[str, Tool]) -> str:
+    """What a perfect rewriter would write: one catalogue line for each gold tool, in gold order.
+
+    Args:
+        query: its gold tools are in ``tools``.
+        tools: the catalogue by id.
+    """
     return "\n".join(catalog_line(tools[tool]) for tool in query.tools)
 
 
@@ -21,15 +25,17 @@ def few_shot_examples(dataset: Dataset, count: int, seed: int) -> list[Example]:
     Queries come first whose gold tools all have an API description and whose answer is short: an example teaches
     the style of the catalogue, and costs its length in every prompt.
     """
+    if not count:
+        return []
     tools = {tool.id: tool for tool in dataset.tools}
     suitable = [
         query
         for query in dataset.train
         if all(tools[tool].api_description.strip() for tool in query.tools)
-        and len(gold_answer(query, dataset)) <= MOST_ANSWER_CHARACTERS
+        and len(gold_answer(query, tools)) <= MOST_ANSWER_CHARACTERS
     ]
     pool = suitable if len(suitable) >= count else list(dataset.train)
-    return [Example(query=query.text, answer=gold_answer(query, dataset)) for query in _in_turn(pool, count, seed)]
+    return [Example(query=query.text, answer=gold_answer(query, tools)) for query in _in_turn(pool, count, seed)]
 
 
 def _in_turn(pool: Sequence[Query], count: int, seed: int) -> list[Query]:
