@@ -8,7 +8,7 @@ from cohyde.config import EmbeddingConfig, PreferencesConfig
 from cohyde.data.dataset import read_dataset
 from cohyde.io import read_rows, write_jsonl
 from cohyde.progress import Progress
-from cohyde.rewriter.preferences import REWARDS, Reward, ScoredCandidates, preference_pairs
+from cohyde.rewriter.preferences import REWARD_DEPTH, REWARDS, Reward, ScoredCandidates, preference_pairs
 from stages.declaration import Stage
 from stages.folders import CANDIDATES, ENCODER_FOLDER, PAIRS
 
@@ -19,7 +19,6 @@ class PairsConfig:
 
     encoder: EmbeddingConfig
     preferences: PreferencesConfig
-    depth: int
 
 
 def run(inputs: Mapping[str, Path], config: PairsConfig, out_dir: Path, progress: Progress) -> dict[str, float]:
@@ -32,7 +31,7 @@ def run(inputs: Mapping[str, Path], config: PairsConfig, out_dir: Path, progress
     retriever = DenseRetriever.build(inputs["encoder"] / ENCODER_FOLDER, dataset.tools, config.encoder)
     texts = [candidate["text"] for row in rows for candidate in row["candidates"]]
     progress.log(f"scoring {len(texts)} candidates of {len(rows)} queries")
-    ranked = iter(retriever.rank_texts([text or "-" for text in texts], config.depth))
+    ranked = iter(retriever.rank_texts([text or "-" for text in texts], REWARD_DEPTH))
     reward = REWARDS[config.preferences.reward]
     scored = []
     for row in rows:

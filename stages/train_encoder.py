@@ -19,7 +19,7 @@ class WarmupConfig:
     """The slice of S1a."""
 
     encoder: EncoderConfig
-    """Its ``model`` is θ0; the identity of that is an external of the stage."""
+    """Its ``model`` is θ0, whose identity is an external of the stage; its ``training_forms`` are the index's form."""
     seed: int
 
 
@@ -40,7 +40,7 @@ def warm_up(inputs: Mapping[str, Path], config: WarmupConfig, out_dir: Path, pro
 
     dataset, _ = read_dataset(inputs["data"])
     pairs = [Pair(anchor=query.text, tool=tool) for query in dataset.train for tool in query.tools]
-    forms = (config.encoder.index_form,)
+    forms = config.encoder.training_forms
     return _train(resolve(config.encoder.model), dataset, pairs, config.encoder, forms, config.seed, out_dir, progress)
 
 

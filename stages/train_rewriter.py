@@ -1,7 +1,7 @@
 """S1b, S1c and S4.r: LoRA training of the rewriter, merged into the base weights each time."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -35,6 +35,8 @@ class SelectionConfig:
 
     encoder: EmbeddingConfig
     """Its ``model`` is θ0."""
+    rewriter: RewriterConfig
+    """How the model in training is asked; its weights are in memory, so it is the ``transformers`` backend's to ask."""
     describe: SamplingConfig
     queries: int
     example_seed: int
@@ -44,8 +46,9 @@ class SelectionConfig:
 class SftStageConfig:
     """The slice of S1b."""
 
-    rewriter: RewriterConfig
-    """Its ``model`` is ψ0; the identity of that is an external of the stage."""
+    model: str = field(metadata={"identity": False})
+    """ψ0; the identity of that is an external of the stage."""
+    precision: Precision
     sft: SftConfig
     selection: SelectionConfig | None
     seed: int
@@ -56,13 +59,13 @@ def sft(inputs: Mapping[str, Path], config: SftStageConfig, out_dir: Path, progr
     from cohyde.models.reference import resolve
     from cohyde.rewriter.sft import TextRow, train_sft
 
-    base = resolve(config.rewriter.model)
+    base = resolve(config.model)
     if not config.sft.enabled:
         return _pass_on(base, out_dir, progress, "sft.enabled is false: the rewriter stays as it is")
     dataset, _ = read_dataset(inputs["data"])
     rows = [TextRow(text=render(tool, form)) for form in config.sft.forms for tool in dataset.tools]
-    select = _hit_on_dev(dataset, config.rewriter, config.selection, progress) if config.selection else None
-    recipe = _catalogue_recipe(config.sft, config.rewriter.precision)
+    select = _hit_on_dev(dataset, config.selection, progress) if config.selection else None
+    recipe = _catalogue_recipe(config.sft, config.precision)
     result = train_sft(base, rows, recipe, config.seed, out_dir / REWRITER_FOLDER, progress, select)
     write_jsonl(out_dir / "history.jsonl", result.history)
     return {**result.metrics, "texts": len(rows)}
@@ -86,15 +89,14 @@ def _catalogue_recipe(config: SftConfig, precision: Precision) -> "SftRecipe":
     )
 
 
-def _hit_on_dev(
-    dataset: Dataset, rewriter: RewriterConfig, selection: SelectionConfig, progress: Progress
-) -> Callable[[Any, Any], float]:
+def _hit_on_dev(dataset: Dataset, selection: SelectionConfig, progress: Progress) -> Callable[[Any, Any], float]:
     """A score for a rewriter in training: dev hit@5 of its descriptions under θ0."""
     from cohyde.encoder.retriever import DenseRetriever
     from cohyde.models.reference import resolve
     from cohyde.rewriter.describe import describe_with, or_query
     from cohyde.rewriter.transformers_backend import TransformersGenerator
 
+    rewriter = selection.rewriter
     queries = sample_queries(dataset.dev, selection.queries, selection.example_seed)
     examples = few_shot_examples(dataset, rewriter.few_shot, selection.example_seed)
     retriever = DenseRetriever.build(resolve(selection.encoder.model), dataset.tools, selection.encoder)
@@ -201,7 +203,7 @@ def _best_of_n_targets(
     """The best of N samples by reward under θ1; a query of which no sample finds anything is left out."""
     from cohyde.encoder.retriever import DenseRetriever
     from cohyde.rewriter.describe import describe
-    from cohyde.rewriter.preferences import REWARDS
+    from cohyde.rewriter.preferences import REWARD_DEPTH, REWARDS
 
     assert config.candidates and config.encoder and config.reward
     examples = few_shot_examples(dataset, config.rewriter.few_shot, config.example_seed)
@@ -211,7 +213,7 @@ def _best_of_n_targets(
     prompts, targets = [], []
     for item, query in zip(described, queries, strict=True):
         texts = [text for text in item.texts if text]
-        rankings = retriever.rank_texts(texts, 20)
+        rankings = retriever.rank_texts(texts, REWARD_DEPTH)
         rewards = [REWARDS[config.reward]([tool for tool, _ in ranking], query.tools) for ranking in rankings]
         if rewards and max(rewards) > 0:
             prompts.append(item.prompt)

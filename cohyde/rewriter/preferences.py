@@ -11,6 +11,8 @@ Reward = Callable[[Sequence[str], Collection[str]], float]
 Pick = Callable[[Sequence[float]], tuple[int, int] | None]
 """Rewards of one query's candidates to (chosen, rejected) positions, or None where they tie."""
 
+REWARD_DEPTH = 20
+"""Ranks that a reward may look at: so deep is searched when candidates are scored."""
 REWARDS: Mapping[str, Reward] = {
     "ndcg@5": lambda ranked, gold: ndcg_at(ranked, gold, 5),
     "ndcg@20": lambda ranked, gold: ndcg_at(ranked, gold, 20),
