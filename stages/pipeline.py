@@ -14,7 +14,7 @@ from cohyde.errors import UserError
 from cohyde.models.reference import identity
 from cohyde.rewriter.generate import BACKENDS
 from cohyde.rewriter.preferences import PICKS, REWARDS
-from cohyde.rewriter.prompts import prompt_hash
+from cohyde.rewriter.prompts import load_prompt, prompt_hash
 from stages.data import STAGE as DATA
 from stages.describe import STAGE as DESCRIBE
 from stages.describe import DescribeConfig
@@ -64,7 +64,11 @@ def pipeline(config: Config) -> list[StageSpec]:
 
 
 def check_strategies(config: Config) -> None:
-    """Every name that chooses a strategy has to stand in the table of the module that owns it."""
+    """Every name that chooses a strategy has to stand in the table of the module that owns it.
+
+    Raises:
+        UserError: one does not, the prompt needs more than a query, or there would be nothing to make pairs of.
+    """
     named: list[tuple[str, str, Mapping[str, object]]] = [
         ("retrain.anchor", config.retrain.anchor, ANCHORS),
         ("search.mode", config.search.mode, SEARCH_MODES),
@@ -76,6 +80,12 @@ def check_strategies(config: Config) -> None:
     for key, name, table in named:
         if name not in table:
             raise UserError(f"{key} is {name!r}, which does not exist", f"choose one of: {', '.join(table)}")
+    fields = load_prompt(config.rewriter.prompt).fields
+    if fields != ("query",):
+        raise UserError(
+            f"rewriter.prompt is {config.rewriter.prompt!r}, whose fields are {', '.join(fields) or 'none'}",
+            "the rewriter is given the query alone: choose a prompt with the one field {query}",
+        )
     if config.candidates.n < 2:
         raise UserError("candidates.n is 1: a pair needs two candidates", "set candidates.n to 2 or more (paper: 4)")
 
@@ -111,8 +121,9 @@ class Graph:
         )
 
     def encoder_warm_up(self) -> StageSpec:
-        """S1a: θ0 → θ1."""
-        config = WarmupConfig(encoder=self.config.encoder, seed=derived_seed(self.config.seeds.warmup, "S1a"))
+        """S1a: θ0 → θ1. Its positives are rendered as the index is; the mixture is S3's alone."""
+        encoder = replace(self.config.encoder, training_forms=(self.config.encoder.index_form,))
+        config = WarmupConfig(encoder=encoder, seed=derived_seed(self.config.seeds.warmup, "S1a"))
         return WARM_UP.spec("S1a", config, {"data": "data"}, self.config.resources.encoder, external=self._theta_0)
 
     def rewriter_warm_up(self) -> StageSpec:
@@ -122,14 +133,21 @@ class Graph:
         if sft.enabled and sft.eval_queries:
             selection = SelectionConfig(
                 encoder=self.config.encoder.embedding(),
+                rewriter=replace(self.config.rewriter, backend="transformers"),
                 describe=self.config.describe,
                 queries=sft.eval_queries,
                 example_seed=self._example_seed,
             )
-        seed = derived_seed(self.config.seeds.warmup, "S1b")
+        config = SftStageConfig(
+            model=self.config.rewriter.model,
+            precision=self.config.rewriter.precision,
+            sft=sft,
+            selection=selection,
+            seed=derived_seed(self.config.seeds.warmup, "S1b"),
+        )
         return SFT.spec(
             "S1b",
-            SftStageConfig(rewriter=self.config.rewriter, sft=sft, selection=selection, seed=seed),
+            config,
             {"data": "data"},
             self.config.resources.training,
             prompts=self._prompt if selection else None,
@@ -192,11 +210,7 @@ class Graph:
 
     def pairs(self, number: int) -> StageSpec:
         """S4p.r: candidates scored under θr+1."""
-        config = PairsConfig(
-            encoder=self.config.encoder.embedding(),
-            preferences=self.config.preferences,
-            depth=self.config.search.depth,
-        )
+        config = PairsConfig(encoder=self.config.encoder.embedding(), preferences=self.config.preferences)
         inputs = {"data": "data", "candidates": f"S4s.{number}", "encoder": self._encoder(number + 1)}
         return PAIRS.spec(f"S4p.{number}", config, inputs, self.config.resources.light)
 
