@@ -34,4 +34,4 @@ def read_metrics(artifact: Path) -> list[MetricRow]:
     return [row_from(row) for row in read_rows(artifact / METRICS)]
 
 
-STAGE = Stage(kind="report", entry="stages.report:run", version="1", needs=())
+STAGE = Stage(kind="report", entry="stages.report:run", version="2", needs=())

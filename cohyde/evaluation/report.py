@@ -1,6 +1,6 @@
 """The main table of a run, and the round that dev selects; rendered to Markdown here, to a terminal in the CLI."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +8,8 @@ from cohyde.evaluation.metrics import ALL, MEAN_OVER_TIERS
 from cohyde.evaluation.results import EVERY_QUERY, SAMPLE, MetricRow, value_of
 
 TABLE_SPLITS = ("standard", "vague")
+RAW_QUERY = "query"
+"""The search mode that needs no rewriter."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +28,8 @@ class Report:
     """What a run comes to.
 
     ``selected`` is the evaluation stage of the best dev NDCG@5 (mean over tiers) in the configured search mode, the
-    earliest of equals; None where dev was not scored. Never is the evaluation split looked at for it.
+    earliest of equals; None where dev was not scored. Never is the evaluation split looked at for it. What was only
+    searched with raw queries is a baseline, no state of the run, and is not selected.
     """
 
     search: str
@@ -53,36 +56,49 @@ def build_report(evaluations: Mapping[str, Sequence[MetricRow]], search: str) ->
         for mode in _modes(rows, search)
         if any(row.scope == scope and row.search == mode for row in rows)
     ]
-    candidates = [line for line in lines if line.scope == SAMPLE and line.search == search and line.dev is not None]
+    baselines = {stage for stage, rows in evaluations.items() if {row.search for row in rows} == {RAW_QUERY}}
+    candidates = [
+        line
+        for line in lines
+        if line.stage not in baselines and line.scope == SAMPLE and line.search == search and line.dev is not None
+    ]
     best = max((line.dev or 0.0 for line in candidates), default=0.0)
     selected = next((line.stage for line in candidates if line.dev == best), None)
-    flat = tuple(_flat(stage, row, rows, search) for stage, rows in evaluations.items() for row in rows)
+    flat = tuple(row for stage, rows in evaluations.items() for row in _flat(stage, rows, search))
     return Report(search=search, tiers=tiers, lines=tuple(lines), selected=selected, rows=flat)
 
 
 def _modes(rows: Sequence[MetricRow], search: str) -> list[str]:
     """Raw query, description, and what is configured: in this order, each once."""
     measured = {row.search for row in rows}
-    return [mode for mode in dict.fromkeys(("query", "description", search)) if mode in measured]
+    return [mode for mode in dict.fromkeys((RAW_QUERY, "description", search)) if mode in measured]
 
 
 def _line(stage: str, rows: Sequence[MetricRow], mode: str, scope: str, tiers: Sequence[str]) -> Line:
-    values = {
-        (split, tier): value_of(rows, split=split, tier=tier, search=mode, scope=scope)
-        for split in TABLE_SPLITS
-        for tier in tiers
-    }
-    dev = value_of(rows, split="dev", tier=MEAN_OVER_TIERS, search=mode, scope=scope)
-    return Line(stage=stage, search=mode, scope=scope, values=values, dev=dev)
+    """A split that has no rows of all its queries beside those of the sample was scored whole as the sample."""
+    whole = _scored_beyond_sample(rows)
+
+    def value(split: str, tier: str) -> float | None:
+        own_scope = scope if split in whole else SAMPLE
+        return value_of(rows, split=split, tier=tier, search=mode, scope=own_scope)
+
+    values = {(split, tier): value(split, tier) for split in TABLE_SPLITS for tier in tiers}
+    return Line(stage=stage, search=mode, scope=scope, values=values, dev=value("dev", MEAN_OVER_TIERS))
 
 
-def _flat(stage: str, row: MetricRow, rows: Sequence[MetricRow], search: str) -> dict[str, Any]:
-    """A row for programs. The bare stage id is the configured search over the widest scope of that split."""
-    own_mode = search if any(other.search == search for other in rows) else "query"
-    widest = EVERY_QUERY if any(o.split == row.split and o.scope == EVERY_QUERY for o in rows) else SAMPLE
-    label = stage if row.search == own_mode else f"{stage}:{row.search}"
-    label = label if row.scope == widest else f"{label}:{row.scope}"
-    return {"stage": label, **row.to_row()}
+def _flat(stage: str, rows: Sequence[MetricRow], search: str) -> Iterator[dict[str, Any]]:
+    """Rows for programs. The bare stage id is the configured search over the widest scope of that split."""
+    own_mode = search if any(row.search == search for row in rows) else RAW_QUERY
+    whole = _scored_beyond_sample(rows)
+    for row in rows:
+        label = stage if row.search == own_mode else f"{stage}:{row.search}"
+        is_widest = row.scope == (EVERY_QUERY if row.split in whole else SAMPLE)
+        yield {"stage": label if is_widest else f"{label}:{row.scope}", **row.to_row()}
+
+
+def _scored_beyond_sample(rows: Sequence[MetricRow]) -> set[str]:
+    """The splits of which more than the sample was scored."""
+    return {row.split for row in rows if row.scope == EVERY_QUERY}
 
 
 def percent(value: float | None) -> str:
