@@ -117,7 +117,7 @@ def splits_to_score(dataset: Dataset, evaluation: EvaluationConfig, full: bool, 
     The vague sample takes the paraphrases of the standard sample first, so that the two can be compared by query.
     """
     standard = sample_queries(dataset.eval, evaluation.standard_sample, seed)
-    vague = sample_queries(dataset.vague, evaluation.vague_sample, seed)
+    vague = _vague_sample(dataset.vague, _ids(standard), evaluation.vague_sample, seed)
     dev = sample_queries(dataset.dev, evaluation.dev_sample, seed)
     splits = [
         Split(name="standard", queries=dataset.eval if full else standard, sample=_ids(standard)),
@@ -125,6 +125,15 @@ def splits_to_score(dataset: Dataset, evaluation: EvaluationConfig, full: bool, 
         Split(name="dev", queries=dev, sample=_ids(dev)),
     ]
     return [split for split in splits if split.queries]
+
+
+def _vague_sample(vague: Sequence[Query], standard: frozenset[str], size: int | None, seed: int) -> list[Query]:
+    if size is None:
+        return list(vague)
+    first = sample_queries([query for query in vague if query.id in standard], size, seed)
+    rest = sample_queries([query for query in vague if query.id not in standard], size - len(first), seed)
+    chosen = _ids([*first, *rest])
+    return [query for query in vague if query.id in chosen]
 
 
 def _ids(queries: Iterable[Query]) -> frozenset[str]:
@@ -183,5 +192,5 @@ def headline(rows: Sequence[MetricRow]) -> dict[str, float]:
     }
 
 
-EVALUATE = Stage(kind="evaluation", entry="stages.evaluate:run", version="1", needs=("data", "encoder", "rewriter"))
+EVALUATE = Stage(kind="evaluation", entry="stages.evaluate:run", version="2", needs=("data", "encoder", "rewriter"))
 UNTRAINED = Stage(kind="untrained encoder", entry="stages.evaluate:untrained", version="1", needs=("data",))
