@@ -305,7 +305,7 @@ def test_an_unknown_prompt_is_an_error_that_lists_the_valid_ones() -> None:
 
 
 def test_a_prompt_that_needs_more_than_the_query_is_an_error() -> None:
-    with pytest.raises(UserError, match="rewriter.prompt is 'rewrite', whose fields are query, tools"):
+    with pytest.raises(UserError, match=r"rewriter\.prompt is 'rewrite', whose fields are query, tools"):
         pipeline(tiny("rewriter.prompt=rewrite"))
 
 
