@@ -1,9 +1,10 @@
 """The command line. Heavy libraries are imported inside the commands that need them, so that ``--help`` is instant."""
 
-import json
+import os
 import shlex
 import sys
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,8 +16,10 @@ from cohyde.errors import UserError
 
 if TYPE_CHECKING:
     from cohyde.config import Config
-    from cohyde.dag.plan import Plan
+    from cohyde.dag.plan import Node, Plan
+    from cohyde.dag.runner import RunResult
     from cohyde.dag.spec import StageSpec
+    from cohyde.dag.state import StageState
     from cohyde.dag.store import Store
     from cohyde.evaluation.report import Report
 
@@ -26,37 +29,42 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="Co-train a dense encoder and an LLM rewriter, so that an agent finds the right tools from a vague request.",
-    epilog="Start with [bold]cohyde run[/bold]: three rounds on the embedded sample. Docs: README.md",
+    epilog="Start with [bold]cohyde run[/bold]: three rounds on the embedded sample. Each command has its own --help.",
 )
+RUNNING, RESULTS, SURROUNDINGS = "Run", "Results", "Surroundings"
+DEFAULT_STORE = Path("store")
 
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[KEY=VALUE]…", help="Settings, for example [bold]encoder.train.lr=1e-5[/bold].", show_default=False
+        metavar="KEY=VALUE", help="Settings, for example [bold]encoder.train.lr=1e-5[/bold].", show_default=False
     ),
 ]
 ConfigName = Annotated[str, typer.Option("--config", "-c", metavar="NAME|FILE", help="A preset, or a YAML file.")]
-Rounds = Annotated[int | None, typer.Option("--rounds", "-r", metavar="R", help="Rounds of co-training.")]
+Rounds = Annotated[
+    int | None,
+    typer.Option("--rounds", "-r", metavar="R", help="Rounds of co-training.", show_default="the preset's"),
+]
 Seed = Annotated[
     int | None, typer.Option("--seed", "-s", metavar="S", help="The loop's seed; the warm-up keeps its own.")
 ]
 RunName = Annotated[
-    str | None, typer.Option("--name", "-n", metavar="RUN", help="Name of the run [default: the preset's].")
+    str | None, typer.Option("--name", "-n", metavar="RUN", help="Name of the run.", show_default="the preset's")
 ]
 StoreFolder = Annotated[
     Path, typer.Option("--store", metavar="DIR", envvar="COHYDE_STORE", help="Where artifacts and runs lie.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on standard output, for programs.")]
 Until = Annotated[
-    str | None, typer.Option("--until", metavar="ID", help="Stop when this stage is done, for example S3.1.")
+    str | None, typer.Option("--until", metavar="ID", help="This stage and what it needs, for example S3.1.")
 ]
 Run = Annotated[str, typer.Argument(metavar="RUN", help="Name of a run.")]
-OptionalRun = Annotated[str | None, typer.Argument(metavar="[RUN]", help="Name of a run [default: the latest].")]
+OptionalRun = Annotated[str | None, typer.Argument(metavar="RUN", help="Name of a run.", show_default="the latest")]
 Address = Annotated[
     str | None, typer.Option("--address", metavar="ADDR", help="A Ray cluster; without it a local Ray is started.")
 ]
-DEFAULT_STORE = Path("store")
 
 
 def main() -> None:
@@ -83,7 +91,7 @@ def options(
 # ----------------------------------------------------------------------------------------------------- running
 
 
-@app.command(epilog="Example: cohyde run --config demo --rounds 3 dpo.beta=0.2")
+@app.command(rich_help_panel=RUNNING, epilog="Example: cohyde run --config demo --rounds 3 dpo.beta=0.2")
 def run(
     overrides: Overrides = None,
     config: ConfigName = "demo",
@@ -95,17 +103,23 @@ def run(
     until: Until = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run every stage that is not done yet. Running a command again is how one resumes it."""
+    """Run every stage that is not done yet.
+
+    Running the same command again is how one resumes it; what is finished is never run twice.
+    """
     job = _job(config, rounds, seed, overrides, name, store)
     _fetch_models(job)
-    _execute(job, address, until)
+    _tell_differences(job)
+    result = _execute(job, address, until, resume=shlex.join(["cohyde", *sys.argv[1:]]))
     if as_json:
-        _print_states(job, until, as_json=True)
-    elif until is None:
+        _print_json(job, result.states)
+    elif result.ok and until is None:
         _print_report(job)
+    if not result.ok:
+        raise typer.Exit(1)
 
 
-@app.command(epilog="Example: cohyde plan --rounds 10 --json")
+@app.command(rich_help_panel=RUNNING, epilog="Example: cohyde plan --rounds 10 --json")
 def plan(
     overrides: Overrides = None,
     config: ConfigName = "demo",
@@ -116,11 +130,25 @@ def plan(
     until: Until = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the stages of a run and which of them are done, without running anything."""
-    _print_states(_job(config, rounds, seed, overrides, name, store), until, as_json)
+    """Show the stages of a run and which of them are done; run nothing.
+
+    Takes the arguments of [bold]run[/bold], and shows what that would do.
+    """
+    from cohyde.dag.state import states
+    from cohyde.terminal import err, out, plan_table, summary
+
+    job = _job(config, rounds, seed, overrides, name, store)
+    found = states(job.plan.until(until) if until else job.plan, job.store, run=job.name)
+    _tell_differences(job)
+    if as_json:
+        _print_json(job, found)
+    else:
+        console = out()
+        console.print(plan_table(found, job.kinds, console))
+    err().print(f"{job.name}: {summary(found)}", style="dim", markup=False)
 
 
-@app.command(epilog="Example: cohyde status demo --watch")
+@app.command(rich_help_panel=RUNNING, epilog="Example: cohyde status demo --watch")
 def status(
     run_name: OptionalRun = None,
     store: StoreFolder = DEFAULT_STORE,
@@ -129,87 +157,125 @@ def status(
 ) -> None:
     """Show how far a run is."""
     from cohyde.dag.state import states
-    from cohyde.terminal import watch_states
+    from cohyde.terminal import err, out, print_failed, states_table, summary, watch_states
 
     job = _job_of(run_name, store)
-    if watch and not as_json:
-        watch_states(lambda: states(job.plan, job.store, run=job.name), _kinds(job))
-    else:
-        _print_states(job, None, as_json)
+
+    def look() -> "list[StageState]":
+        return states(job.seen, job.store, run=job.name)
+
+    if as_json:
+        _print_json(job, look())
+        return
+    if watch:
+        watch_states(look, job.kinds, job.store)
+    found = look()
+    if not watch:
+        out().print(states_table(found, job.kinds, job.store))
+    err().print(f"{job.name}: {summary(found)}", style="dim", markup=False)
+    print_failed(found, job.store, resume=job.command)
 
 
-@app.command(epilog="Example: cohyde rerun demo S4.1")
+@app.command(rich_help_panel=RUNNING, epilog="Example: cohyde rerun demo S4.1")
 def rerun(
     run_name: Run,
     stage: Annotated[str, typer.Argument(metavar="ID", help="A stage, for example S3.1.")],
     store: StoreFolder = DEFAULT_STORE,
     address: Address = None,
 ) -> None:
-    """Discard the artifacts of a stage and of all below it, and run them again."""
+    """Run a stage and all below it again.
+
+    Their artifacts are discarded first; all others stay.
+    """
+    from cohyde.dag.session import check_address
+    from cohyde.terminal import err
+
     job = _job_of(run_name, store)
-    for node in job.plan.below(stage):
-        job.store.discard(node.id, node.fingerprint)
-    _execute(job, address, None)
+    job = replace(job, recorded=None)  # the stages as they are today
+    below = job.plan.below(stage)
+    _check_data(job, [*below, *_missing(job)])
+    if address is not None:
+        check_address(address)
+    gone = [node.id for node in below if job.store.discard(node.id, node.fingerprint)]
+    err().print(f"{job.name}: discarded {', '.join(gone) or 'nothing: none of them was done'}", style="dim")
+    result = _execute(job, address, None, resume=job.command)
+    if not result.ok:
+        raise typer.Exit(1)
     _print_report(job)
 
 
 # ---------------------------------------------------------------------------------------------------- results
 
 
-@app.command(epilog="Example: cohyde report demo --json")
+@app.command(rich_help_panel=RESULTS, epilog="Example: cohyde report demo --json")
 def report(run_name: OptionalRun = None, store: StoreFolder = DEFAULT_STORE, as_json: AsJson = False) -> None:
-    """Show the tables of a run: every round, standard and vague, by tier; of a run under way, what there is."""
+    """Show the tables of a run: each round, by split and tier.
+
+    Of a run that is under way it shows what there is.
+    """
+    from cohyde.terminal import print_json
+
     job = _job_of(run_name, store)
     if as_json:
         found = _report(job)
-        content = {"run": job.name, "selected": found.selected, "rows": list(found.rows)}
-        typer.echo(json.dumps(content, ensure_ascii=False))
+        print_json({"run": job.name, "selected": found.selected, "rows": list(found.rows)})
     else:
         _print_report(job)
 
 
-@app.command(epilog='Example: cohyde search demo "will I get wet on my way home" -k 3')
+@app.command(rich_help_panel=RESULTS, epilog='Example: cohyde search demo "will I get wet on my way home" -k 3')
 def search(
     run_name: Run,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="A request in everyday words.")],
-    k: Annotated[int, typer.Option("-k", min=1, max=1000, help="How many tools.")] = 5,
+    k: Annotated[int, typer.Option("-k", metavar="K", min=1, max=1000, help="How many tools.")] = 5,
     state: Annotated[
-        str | None, typer.Option("--state", metavar="E.r", help="A state of the run [default: the selected].")
+        str | None,
+        typer.Option("--state", metavar="E.r", help="A state of the run.", show_default="the selected"),
     ] = None,
     store: StoreFolder = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> None:
-    """Find the tools for a request with a trained run: the rewriter describes, the encoder retrieves."""
-    from cohyde.terminal import print_search
+    """Find the tools for a request with a trained run.
+
+    The rewriter describes what would fulfil it, the encoder retrieves.
+    """
+    from cohyde.terminal import err, print_json, print_search
     from stages.search import search_artifacts
 
     if not text.strip():
         raise UserError("the request is empty", "say in a sentence what the tools are for")
     job = _job_of(run_name, store)
     chosen = state or _report(job).selected or f"E.{job.settings.rounds}"
-    evaluation, inputs = _artifacts(job, chosen)
-    answer = search_artifacts(inputs, evaluation, job.settings, text, k)
+    evaluation, inputs = _searchable(job, chosen)
+    # The libraries' own bars and advice are no part of the answer.
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    with err().status(f"searching with {chosen} of {job.name} …"):
+        answer = search_artifacts(inputs, evaluation, job.settings, text, k)
     if as_json:
-        typer.echo(json.dumps(answer.to_json(), ensure_ascii=False))
+        print_json(answer.to_json())
     else:
         print_search(answer)
 
 
-@app.command(epilog="Example: cohyde doctor --config toolbench-h200 data.path=toolbench")
+@app.command(rich_help_panel=SURROUNDINGS, epilog="Example: cohyde doctor --config toolbench-h200 data.path=toolbench")
 def doctor(
     overrides: Overrides = None,
     config: ConfigName = "demo",
     store: StoreFolder = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> None:
-    """Check versions, GPUs, Ray, models and the store: what is missing, and how to get it."""
+    """Check versions, GPUs, models, data and the store.
+
+    Says what a run of this configuration lacks, and how to get it.
+    """
     from cohyde.config import load_config
     from cohyde.doctor import examine
-    from cohyde.terminal import print_checks
+    from cohyde.terminal import print_checks, print_json
 
     checks = examine(load_config(config, overrides or []), store)
     if as_json:
-        typer.echo(json.dumps({"checks": [check.to_json() for check in checks]}, ensure_ascii=False))
+        print_json({"checks": [check.to_json() for check in checks]})
     else:
         print_checks(checks)
     if any(check.state == "missing" for check in checks):
@@ -228,6 +294,8 @@ class Job:
     store: "Store"
     preset: str
     overrides: tuple[str, ...]
+    recorded: "Plan | None" = None
+    """The stages as the run's record has them: they stay what they were when prompts, data or code change."""
 
     @cached_property
     def specs(self) -> "list[StageSpec]":
@@ -242,6 +310,25 @@ class Job:
         from cohyde.dag.plan import make_plan
 
         return make_plan(self.specs)
+
+    @property
+    def seen(self) -> "Plan":
+        """The stages to look at."""
+        return self.recorded or self.plan
+
+    @cached_property
+    def kinds(self) -> dict[str, str]:
+        """Short titles by stage id; none where the run's data or models are gone."""
+        try:
+            return {spec.id: spec.kind for spec in self.specs}
+        except UserError:
+            return {}
+
+    @property
+    def command(self) -> str:
+        """What goes on with this run."""
+        where = [] if self.store.root == DEFAULT_STORE.absolute() else ["--store", str(self.store.root)]
+        return shlex.join(["cohyde", "run", "--config", self.preset, "--name", self.name, *where, *self.overrides])
 
 
 def _job(
@@ -268,7 +355,14 @@ def _job_of(run_name: str | None, store: Path) -> Job:
     at = Store(store)
     record = load_run(at, run_name or latest_run(at))
     settings = build(Config, [(f"run {record.name}", record.config)])
-    return Job(name=record.name, settings=settings, store=at, preset=record.preset, overrides=record.overrides)
+    return Job(
+        name=record.name,
+        settings=settings,
+        store=at,
+        preset=record.preset,
+        overrides=record.overrides,
+        recorded=record.plan,
+    )
 
 
 def _fetch_models(job: Job) -> None:
@@ -282,25 +376,45 @@ def _fetch_models(job: Job) -> None:
             resolve(reference)
 
 
-def _check_data(job: Job) -> None:
+def _tell_differences(job: Job) -> None:
+    """Where the run's name was used before with other settings, say which."""
+    from cohyde.config import plain
+    from cohyde.dag.fingerprint import differences
+    from cohyde.dag.runs import load_run, run_names
+    from cohyde.terminal import print_differences, print_warning
+
+    if job.name not in run_names(job.store):
+        return
+    try:
+        before = load_run(job.store, job.name)
+    except UserError as error:
+        print_warning(error.message)
+        return
+    print_differences(job.name, differences(before.config, plain(job.settings)))
+
+
+def _missing(job: Job) -> "list[Node]":
+    return [node for node in job.plan.nodes.values() if not job.store.exists(node.id, node.fingerprint)]
+
+
+def _check_data(job: Job, todo: "Iterable[Node]") -> None:
     """Faults of the data are found here, before Ray is started; the data stage would find the same."""
     from cohyde.data.dataset import dataset_folder, read_dataset
 
-    node = next(node for node in job.plan.nodes.values() if node.id == "data")
-    if not job.store.exists(node.id, node.fingerprint):
+    if any(node.id == "data" for node in todo):
         read_dataset(dataset_folder(job.settings.data.path), drop_invalid=job.settings.data.drop_invalid)
 
 
-def _execute(job: Job, address: str | None, until: str | None) -> None:
-    """Run what is missing; where a stage fails, say which, why, where its log is and how to resume, and leave."""
+def _execute(job: Job, address: str | None, until: str | None, resume: str) -> "RunResult":
+    """Run what is missing; where a stage fails, say which, why, where its log is and how to resume."""
     from cohyde.config import plain
     from cohyde.dag.runner import run as run_plan
     from cohyde.dag.runs import RunRecord, save_run
     from cohyde.live import Live
-    from cohyde.terminal import print_failures
+    from cohyde.terminal import print_failures, print_interrupted
 
     part = job.plan.until(until) if until else job.plan
-    _check_data(job)
+    _check_data(job, _missing(job))
     record = RunRecord(
         name=job.name,
         config=plain(job.settings),
@@ -310,29 +424,23 @@ def _execute(job: Job, address: str | None, until: str | None) -> None:
     )
     job.store.prepare()
     save_run(job.store, record)
-    with Live(job.name, part, _kinds(job)) as live:
-        result = run_plan(
-            part, job.store, run_name=job.name, address=address, retries=job.settings.runner.retries, on_event=live
-        )
+    retries = job.settings.runner.retries
+    try:
+        with Live(job.name, part, job.kinds) as live:
+            result = run_plan(part, job.store, run_name=job.name, address=address, retries=retries, on_event=live)
+            live.end(result)
+    except KeyboardInterrupt:
+        print_interrupted(job.name, resume)
+        raise typer.Exit(130) from None
     if not result.ok:
-        print_failures(result, resume=shlex.join(["cohyde", *sys.argv[1:]]))
-        raise typer.Exit(1)
+        print_failures(result, resume)
+    return result
 
 
-def _kinds(job: Job) -> dict[str, str]:
-    return {spec.id: spec.kind for spec in job.specs}
+def _print_json(job: Job, found: "Sequence[StageState]") -> None:
+    from cohyde.terminal import print_json
 
-
-def _print_states(job: Job, until: str | None, as_json: bool) -> None:
-    from cohyde.dag.state import states
-    from cohyde.terminal import out, states_table
-
-    found = states(job.plan.until(until) if until else job.plan, job.store, run=job.name)
-    if as_json:
-        content = {"run": job.name, "store": str(job.store.root), "stages": [state.to_json() for state in found]}
-        typer.echo(json.dumps(content, ensure_ascii=False))
-    else:
-        out().print(states_table(found, _kinds(job)))
+    print_json({"run": job.name, "store": str(job.store.root), "stages": [state.to_json() for state in found]})
 
 
 def _report(job: Job) -> "Report":
@@ -342,7 +450,7 @@ def _report(job: Job) -> "Report":
     from stages.report import read_metrics
 
     done = {}
-    for node in job.plan.nodes.values():
+    for node in job.seen.nodes.values():
         path = job.store.artifact_path(node.id, node.fingerprint)
         if node.id.startswith("E.") and job.store.exists(node.id, node.fingerprint) and (path / METRICS).is_file():
             done[node.id] = read_metrics(path)
@@ -356,16 +464,19 @@ def _print_report(job: Job) -> None:
     if not found.lines:
         raise UserError(f"run {job.name}: no evaluation is done yet", f"see how far it is: cohyde status {job.name}")
     print_report(out(), found, job.name)
-    node = next(node for node in job.plan.nodes.values() if node.id == "report")
+    node = next(node for node in job.seen.nodes.values() if node.id == "report")
     if job.store.exists(node.id, node.fingerprint):
         out().print(f"[dim]{job.store.artifact_path(node.id, node.fingerprint) / 'report.md'}[/dim]", soft_wrap=True)
 
 
-def _artifacts(job: Job, stage_id: str) -> "tuple[Path, dict[str, Path]]":
-    """The folder of a finished stage, and those of its inputs."""
-    node = job.plan.nodes[job.plan.named(stage_id)[0]]
+def _searchable(job: Job, stage_id: str) -> "tuple[Path, dict[str, Path]]":
+    """The folder of a finished evaluation, and those of what it evaluated."""
+    node = job.seen.nodes[job.seen.named(stage_id)[0]]
+    if not {"data", "encoder", "rewriter"} <= set(node.inputs) or not node.id.startswith("E."):
+        states = [one.id for one in job.seen.nodes.values() if one.id.startswith("E.") and "rewriter" in one.inputs]
+        raise UserError(f"{stage_id} is no state that can be searched with", f"states are: {', '.join(states)}")
     if not job.store.exists(node.id, node.fingerprint):
         raise UserError(f"run {job.name}: {stage_id} is not done yet", f"see how far it is: cohyde status {job.name}")
-    sources = {name: job.plan.nodes[source] for name, source in node.inputs.items()}
+    sources = {name: job.seen.nodes[source] for name, source in node.inputs.items()}
     inputs = {name: job.store.usable(at.id, at.fingerprint, job.name) for name, at in sources.items()}
     return job.store.usable(node.id, node.fingerprint, job.name), inputs

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from cohyde.dag import events
 from cohyde.dag.plan import Plan
+from cohyde.dag.runner import RunResult
 from cohyde.terminal import duration, err, key_metric
 
 PLAIN_EVERY_SECONDS = 30
@@ -24,7 +25,7 @@ class Live:
         self.bars: dict[str, TaskID] = {}
         self.said: dict[str, float] = {}
         self.width = max((len(node.id) for node in plan.nodes.values()), default=4)
-        self.started = time.monotonic()
+        self.started, self.heard = time.monotonic(), False
         self.progress = Progress(
             TextColumn("  {task.description}"),
             BarColumn(bar_width=20),
@@ -45,8 +46,18 @@ class Live:
         """Stop drawing; what was said stays."""
         self.progress.stop()
 
+    def end(self, result: RunResult) -> None:
+        """Say in one line how it went."""
+        count = sum(state.state == "done" for state in result.states)
+        if not self.heard:
+            text = f"{self.run}: all {count} stages are done already"
+        else:
+            text = f"{self.run}: {count} of {self.total} stages done, {duration(time.monotonic() - self.started)}"
+        self.progress.console.print(Text(text, style="dim"), soft_wrap=True)
+
     def __call__(self, event: events.Event) -> None:
         """Render one event."""
+        self.heard = True
         match event:
             case events.RayStarting():
                 self._ray(event)
@@ -66,7 +77,7 @@ class Live:
     def _ray(self, event: events.RayStarting) -> None:
         self.done = event.done
         where = f"connecting to Ray at {event.address}" if event.address else "starting a local Ray"
-        shared = f"{event.done} of {self.total} stages are done already, " if event.done else ""
+        shared = f"{event.done} of {self.total} stages are done already; " if event.done else ""
         self.progress.console.print(Text(f"{self.run}: {shared}{event.todo} to run; {where} …", style="dim"))
 
     def _start(self, event: events.Started) -> None:

@@ -1,8 +1,13 @@
 """What a person sees: tables that fit 80 columns, numbers that line up, errors without a traceback."""
 
+import json
+import os
+import re
+import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from rich.console import Console
 from rich.markup import escape
@@ -13,8 +18,10 @@ from cohyde.evaluation.report import TABLE_SPLITS, Line, Report, percent
 from cohyde.evaluation.results import EVERY_QUERY, SAMPLE
 
 if TYPE_CHECKING:
+    from cohyde.dag.attempts import Attempt, Failure
     from cohyde.dag.runner import RunResult
     from cohyde.dag.state import StageState
+    from cohyde.dag.store import Store
     from cohyde.doctor import Check
     from cohyde.encoder.retriever import Answer
 
@@ -29,15 +36,38 @@ STATE_STYLES = {
 NARROWEST = 80
 
 
+class Terminal(Console):
+    """A console whose reader may leave early (``cohyde plan | head -1``): that is no error."""
+
+    def on_broken_pipe(self) -> NoReturn:
+        """Nobody reads any more."""
+        leave_quietly()
+
+
+def leave_quietly() -> NoReturn:
+    """End without a word, also at the interpreter's last flush."""
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    raise SystemExit(0)
+
+
 def out() -> Console:
     """Standard output: results. Where it is no terminal, lines are as long as they have to be."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=max(100, console.width))
+    console = Terminal(highlight=False)
+    return console if console.is_terminal else Terminal(highlight=False, width=max(100, console.width))
 
 
 def err() -> Console:
     """Standard error: progress, warnings, errors."""
-    return Console(stderr=True, highlight=False)
+    return Terminal(stderr=True, highlight=False)
+
+
+def print_json(content: Any) -> None:
+    """One JSON object on one line of standard output."""
+    try:
+        print(json.dumps(content, ensure_ascii=False), flush=True)
+    except BrokenPipeError:
+        leave_quietly()
 
 
 def plain_table(*columns: tuple[str, str]) -> Table:
@@ -58,23 +88,111 @@ def duration(seconds: float | None) -> str:
     return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def states_table(states: Sequence["StageState"], kinds: dict[str, str]) -> Table:
-    """One line a stage: state, time, and the one number by which it is judged."""
-    table = plain_table(("stage", "left"), ("what", "left"), ("state", "left"), ("time", "right"), ("", "left"))
+def states_table(states: Sequence["StageState"], kinds: dict[str, str], store: "Store") -> Table:
+    """One line a stage: state, time, and the one number by which it is judged, or how far it is, or why it failed."""
+    from cohyde.dag.attempts import latest_attempt
+    from cohyde.dag.plan import artifact_name
+
+    table = plain_table(("stage", "left"), ("what", "left"), ("state", "left"), ("time", "right"))
+    table.add_column("", overflow="ellipsis")  # the one that gives way in a narrow terminal
+    culprits = blockers(states)
     for state in states:
-        table.add_row(
+        seconds, detail = state.seconds, key_metric(state.metrics)
+        attempt = latest_attempt(store, artifact_name(state.id, state.fingerprint))
+        if attempt and state.state == "running":
+            seconds, detail = _elapsed(attempt), _how_far(attempt)
+        elif attempt and state.state == "failed" and (failure := attempt.failure()):
+            detail = failure.error
+        elif state.state == "blocked":
+            detail = "by " + ", ".join(culprits[state.id])
+        # Text's own no_wrap: it shall be cut, and the column made narrower all the same.
+        text = Text(" ".join(detail.split()), no_wrap=True, overflow="ellipsis")
+        table.add_row(state.id, kinds.get(state.id, ""), _styled(state), duration(seconds), text)
+    return table
+
+
+def plan_table(states: Sequence["StageState"], kinds: dict[str, str], console: Console) -> Table:
+    """One line a stage: what it needs, its state and its time. Needs are left out where they don't fit."""
+    heads = (("stage", "left"), ("what", "left"), ("needs", "left"), ("state", "left"), ("time", "right"))
+    rows = [
+        (
             state.id,
             kinds.get(state.id, ""),
-            Text(state.state, style=STATE_STYLES[state.state]),
+            compact(list(state.inputs.values())),
+            _styled(state),
             duration(state.seconds),
-            escape(key_metric(state.metrics or {})),
         )
-    return table
+        for state in states
+    ]
+    whole = plain_table(*heads)
+    short = plain_table(*heads[:2], *heads[3:])
+    for row in rows:
+        whole.add_row(*row)
+        short.add_row(*row[:2], *row[3:])
+    return whole if console.measure(whole).maximum <= console.width else short
+
+
+def compact(ids: Sequence[str]) -> str:
+    """Stage ids in short: rounds that follow each other become ``E.0–E.3``."""
+    parts: list[list[str]] = []
+    for stage_id in dict.fromkeys(ids):
+        if parts and _follows(stage_id, parts[-1][-1]):
+            parts[-1].append(stage_id)
+        else:
+            parts.append([stage_id])
+    short = [f"{part[0]}–{part[-1]}" if len(part) > 2 else ", ".join(part) for part in parts]
+    return ", ".join(short)
+
+
+def _follows(stage_id: str, before: str) -> bool:
+    one, two = re.fullmatch(r"(.+\.)(\d+)", before), re.fullmatch(r"(.+\.)(\d+)", stage_id)
+    return bool(one and two and one[1] == two[1] and int(one[2]) + 1 == int(two[2]))
+
+
+def _styled(state: "StageState") -> Text:
+    return Text(state.state, style=STATE_STYLES[state.state])
+
+
+def _elapsed(attempt: "Attempt") -> float | None:
+    owner = attempt.owner()
+    return (
+        max(0.0, (datetime.now().astimezone() - datetime.fromisoformat(owner.started)).total_seconds())
+        if owner
+        else None
+    )
+
+
+def _how_far(attempt: "Attempt") -> str:
+    progress = attempt.progress()
+    if not progress.get("total"):
+        return ""
+    return f"{progress['done']:.0f} of {progress['total']:.0f} {progress['what']}"
+
+
+def blockers(states: Sequence["StageState"]) -> dict[str, list[str]]:
+    """For each stage, the failed ones above it. ``states`` are in topological order."""
+    found: dict[str, list[str]] = {}
+    failed = {state.id for state in states if state.state == "failed"}
+    for state in states:
+        above = [culprit for source in state.inputs.values() for culprit in (found[source], [source])[source in failed]]
+        found[state.id] = list(dict.fromkeys(above))
+    return found
+
+
+def summary(states: Sequence["StageState"]) -> str:
+    """``24 stages: 12 done, 1 running, 11 to run``."""
+    counts = {name: sum(state.state == name for state in states) for name in STATE_STYLES}
+    if counts["done"] == len(states):
+        return f"all {len(states)} stages are done"
+    parts = [f"{counts['done']} done"] + [f"{counts[name]} {name}" for name in ("running",) if counts[name]]
+    parts.append(f"{len(states) - counts['done'] - counts['running']} to run")
+    failed = [state.id for state in states if state.state == "failed"]
+    return f"{len(states)} stages: {', '.join(parts)}" + (f"; {', '.join(failed)} failed last time" if failed else "")
 
 
 KEY_METRICS = (
     ("best_dev_ndcg@5", "dev NDCG@5 {:.3f}"),
-    ("pairs", "{:.0f} pairs"),
+    ("pairs_kept", "{:.0f} pairs"),
     ("descriptions", "{:.0f} descriptions"),
     ("tools", "{:.0f} tools"),
     ("selected", "selected {}"),
@@ -93,8 +211,8 @@ def key_metric(metrics: dict[str, Any]) -> str:
     for name, form in KEY_METRICS:
         if metrics.get(name) is not None:
             return form.format(metrics[name])
-    if "final_loss" in metrics:
-        return f"loss {metrics['final_loss']:.3f}"
+    if metrics.get("first_loss") is not None and metrics.get("last_loss") is not None:
+        return f"loss {metrics['first_loss']:.3f} → {metrics['last_loss']:.3f}"
     return ""
 
 
@@ -186,29 +304,91 @@ def print_search(answer: "Answer") -> None:
     console.print(f"\n[dim]{timings}[/dim]")
 
 
-def watch_states(look: Callable[[], list["StageState"]], kinds: dict[str, str], every: float = 2.0) -> None:
+def watch_states(
+    look: Callable[[], list["StageState"]], kinds: dict[str, str], store: "Store", every: float = 2.0
+) -> None:
     """Show the states again and again, until everything is done or Ctrl-C."""
     from rich.live import Live as RichLive
 
-    with RichLive(states_table(look(), kinds), console=out(), auto_refresh=False) as live:
+    console = out()
+
+    def table() -> tuple[Table, bool]:
+        found = look()
+        over = all(state.state in ("done", "failed", "blocked") for state in found)
+        return states_table(found if over else _fitting(found, console), kinds, store), over
+
+    with RichLive(console=console, auto_refresh=False, vertical_overflow="visible") as live:
         while True:
-            found = look()
-            live.update(states_table(found, kinds), refresh=True)
-            if all(state.state in ("done", "failed", "blocked") for state in found):
+            shown, over = table()
+            live.update(shown, refresh=True)
+            if over:
                 return
             time.sleep(every)
 
 
+def _fitting(states: list["StageState"], console: Console) -> list["StageState"]:
+    """What a terminal has room for: stages that are done leave first, the oldest before the others."""
+    surplus = len(states) - (console.height - 2) if console.is_terminal else 0
+    done = [state for state in states if state.state == "done"][: max(0, surplus)]
+    kept = [state for state in states if state not in done]
+    return kept[: max(1, len(states) - max(0, surplus))]
+
+
+def print_warning(message: str) -> None:
+    """Something that does not stop us."""
+    err().print(Text("warning: ", style="yellow") + Text(message), soft_wrap=True)
+
+
+SHOWN_DIFFERENCES = 4
+
+
+def print_differences(run: str, lines: Sequence[str]) -> None:
+    """How the settings differ from those with which the run's name was used before."""
+    if not lines:
+        return
+    more = f"; and {len(lines) - SHOWN_DIFFERENCES} more" if len(lines) > SHOWN_DIFFERENCES else ""
+    shown = "; ".join(lines[:SHOWN_DIFFERENCES])
+    console = err()
+    console.print(Text(f"{run} had other settings before: {shown}{more}", style="yellow"), soft_wrap=True)
+    if any(not line.startswith("rounds: ") for line in lines):
+        console.print(
+            Text("  what was finished with those stays in the store; --name NAME keeps two runs apart", style="dim"),
+            soft_wrap=True,
+        )
+
+
 def print_failures(result: "RunResult", resume: str) -> None:
     """The last lines of a run that failed: which stage, why, where its log is, what was held up, how to go on."""
+    _print_failures(result.failures, [state.id for state in result.states if state.state == "blocked"], resume)
+
+
+def print_failed(states: Sequence["StageState"], store: "Store", resume: str) -> None:
+    """The same, of a run that failed some time ago."""
+    from cohyde.dag.attempts import latest_attempt
+    from cohyde.dag.plan import artifact_name
+
+    names = [artifact_name(state.id, state.fingerprint) for state in states if state.state == "failed"]
+    attempts = [attempt for name in names if (attempt := latest_attempt(store, name))]
+    failures = [failure for attempt in attempts if (failure := attempt.failure())]
+    if failures:
+        _print_failures(failures, [state.id for state in states if state.state == "blocked"], resume)
+
+
+def _print_failures(failures: Sequence["Failure"], blocked: Sequence[str], resume: str) -> None:
     console = err()
     console.print()
-    for failure in result.failures:
+    for failure in failures:
         console.print(Text(f"{failure.id} failed: ", style="bold red") + Text(failure.error), soft_wrap=True)
         if failure.remedy:
             console.print(Text(f"  {failure.remedy}"), soft_wrap=True)
         console.print(Text(f"  log:     {failure.log}"), soft_wrap=True)
-    blocked = [state.id for state in result.states if state.state == "blocked"]
     if blocked:
-        console.print(Text(f"  blocked: {', '.join(blocked)}"), soft_wrap=True)
+        console.print(Text(f"  blocked: {compact(blocked)}"), soft_wrap=True)
+    console.print(Text("  resume:  ") + Text(resume, style="bold"), soft_wrap=True)
+
+
+def print_interrupted(run: str, resume: str) -> None:
+    """What Ctrl-C leaves, and how to go on."""
+    console = err()
+    console.print(Text(f"{run}: interrupted; what is finished stays", style="yellow"), soft_wrap=True)
     console.print(Text("  resume:  ") + Text(resume, style="bold"), soft_wrap=True)
