@@ -1,7 +1,6 @@
 """What is installed, what is missing, and how to get it."""
 
 import importlib.metadata
-import importlib.util
 import os
 import platform
 import shutil
@@ -14,7 +13,7 @@ from typing import Any, Literal
 
 from cohyde.config import Config
 from cohyde.errors import UserError
-from cohyde.models.reference import identity
+from cohyde.models.reference import identity, is_cached, is_hub
 
 LIBRARIES = (
     "torch",
@@ -25,10 +24,12 @@ LIBRARIES = (
     "accelerate",
     "datasets",
     "ray",
-    "faiss-cpu",
     "numpy",
+    "gguf",
     "omegaconf",
 )
+FAISS_BUILDS = ("faiss-cpu", "faiss-gpu", "faiss-gpu-cu12")
+INSTALL = "pip install -c constraints.txt -e ."
 LEAST_FREE_GIB = 5
 
 
@@ -60,21 +61,23 @@ def _python() -> Check:
 
 
 def _library(name: str) -> Check:
-    try:
-        return Check(name=name, state="ok", found=importlib.metadata.version(name))
-    except importlib.metadata.PackageNotFoundError:
-        return Check(name=name, state="missing", found="not installed", remedy="pip install -c constraints.txt -e .")
+    version = _version(name)
+    if version is None:
+        return Check(name=name, state="missing", found="not installed", remedy=INSTALL)
+    return Check(name=name, state="ok", found=version)
 
 
 def _one_faiss() -> Check:
-    installed = [name for name in ("faiss-cpu", "faiss-gpu", "faiss-gpu-cu12") if _version(name)]
+    installed = [f"{name} {version}" for name in FAISS_BUILDS if (version := _version(name))]
     if len(installed) == 1:
         return Check(name="FAISS", state="ok", found=installed[0])
+    if not installed:
+        return Check(name="FAISS", state="missing", found="not installed", remedy=INSTALL)
     return Check(
         name="FAISS",
         state="missing",
-        found=" and ".join(installed) or "none",
-        remedy="exactly one build may be installed: pip uninstall the others",
+        found=" and ".join(installed),
+        remedy="builds break each other: pip uninstall all of them, then install exactly one",
     )
 
 
@@ -119,18 +122,23 @@ def _ray_authentication() -> Check:
 
 
 def _model(role: str, reference: str) -> Check:
-    try:
-        return Check(name=f"{role} model", state="ok", found=f"{reference} ({identity(reference)[:40]})")
-    except UserError as error:
-        return Check(name=f"{role} model", state="missing", found=error.message, remedy=error.remedy)
+    name = f"{role} model"
+    if is_hub(reference) and not is_cached(reference):
+        remedy = "it is fetched when a run starts; without a connection, fetch it elsewhere and name its folder"
+        return Check(name=name, state="note", found=f"{reference} is not in the local cache", remedy=remedy)
+    return _attempt(name, lambda: f"{reference} ({identity(reference)[:40]})")
 
 
 def _data(config: Config) -> Check:
     from cohyde.data.dataset import dataset_folder, read_dataset
 
-    return _attempt(
-        "data", lambda: f"{len(read_dataset(dataset_folder(config.data.path))[0].tools)} tools in {config.data.path}"
-    )
+    def look() -> str:
+        folder = dataset_folder(config.data.path)
+        dataset, findings = read_dataset(folder, drop_invalid=config.data.drop_invalid)
+        dropped = f" (rows dropped: {findings.counts.total()})" if findings.counts else ""
+        return f"{len(dataset.tools)} tools in {config.data.path}{dropped}"
+
+    return _attempt("data", look)
 
 
 def _store(store: Path) -> Check:

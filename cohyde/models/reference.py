@@ -181,24 +181,36 @@ def _hub_commit(name: str, revision: str) -> str | None:
     return ref.read_text("utf-8").strip() if ref.is_file() else None
 
 
+def is_cached(reference: str) -> bool:
+    """Whether a hub model lies complete in the local cache, so that nothing will be downloaded."""
+    return _hub_snapshot(*_hub_parts(reference)) is not None
+
+
+def _hub_snapshot(name: str, revision: str) -> Path | None:
+    commit = _hub_commit(name, revision)
+    if commit is None:
+        return None
+    snapshot = _hub_cache() / f"models--{name.replace('/', '--')}" / "snapshots" / commit
+    complete = (snapshot / "config.json").exists() and next(snapshot.rglob("*.safetensors"), None) is not None
+    return snapshot if complete else None
+
+
 def _hub_folder(reference: str) -> Path:
     """The snapshot of a hub model: the one in the local cache if it is complete, else downloaded.
 
     What the cache knows is not looked up again: a run that is resumed has to see the model that it began with.
     """
     name, revision = _hub_parts(reference)
-    commit = _hub_commit(name, revision)
-    if commit:
-        snapshot = _hub_cache() / f"models--{name.replace('/', '--')}" / "snapshots" / commit
-        if (snapshot / "config.json").exists() and next(snapshot.rglob("*.safetensors"), None) is not None:
-            return snapshot
+    snapshot = _hub_snapshot(name, revision)
+    if snapshot is not None:
+        return snapshot
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
     try:
         folder = snapshot_download(
             name,
-            revision=commit or revision,
+            revision=_hub_commit(name, revision) or revision,
             cache_dir=_hub_cache(),
             allow_patterns=list(HUB_FILES),
             ignore_patterns=list(HUB_SKIPPED),
