@@ -29,7 +29,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["--help", "-h"]},
     help="Co-train a dense encoder and an LLM rewriter, so that an agent finds the right tools from a vague request.",
     epilog="Start with [bold]cohyde run[/bold]: three rounds on the embedded sample. Each command has its own --help.",
 )
@@ -70,7 +70,7 @@ Address = Annotated[
 def main() -> None:
     """Entry point: what the user can mend is said without a traceback, with exit status 2."""
     try:
-        app()
+        app(prog_name="cohyde")
     except UserError as error:
         from cohyde.terminal import print_error
 

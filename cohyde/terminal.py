@@ -129,7 +129,8 @@ def plan_table(states: Sequence["StageState"], kinds: dict[str, str], console: C
     for row in rows:
         whole.add_row(*row)
         short.add_row(*row[:2], *row[3:])
-    return whole if console.measure(whole).maximum <= console.width else short
+    wanted = console.measure(whole, options=console.options.update_width(1000)).maximum
+    return whole if wanted <= console.width else short
 
 
 def compact(ids: Sequence[str]) -> str:
