@@ -79,11 +79,11 @@ def plain_table(*columns: tuple[str, str]) -> Table:
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds as ``8 s``, ``3 min 05 s`` or ``2 h 10 min``."""
+    """Seconds as ``8.2 s``, ``45 s``, ``3 min 05 s`` or ``2 h 10 min``."""
     if seconds is None:
         return ""
-    if seconds < 60:
-        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+    if round(seconds) < 60:
+        return f"{seconds:.0f} s" if round(seconds, 1) >= 10 else f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
@@ -229,7 +229,7 @@ def report_table(report: Report, scope: str) -> Table:
     table.add_column("searched with", no_wrap=True)
     for split, tier in columns:
         head = f"{split}\n{tier}" if tier == report.tiers[0] else f"\n{tier}"
-        table.add_column(head, justify="right", no_wrap=True)
+        table.add_column(Text(head), justify="right", no_wrap=True)  # a tier may be called anything, also "[G1]"
     table.add_column("\ndev", justify="right", no_wrap=True)
     previous = ""
     for line in lines:
@@ -297,7 +297,8 @@ def print_search(answer: "Answer") -> None:
     table.add_column("score", justify="right", no_wrap=True)
     table.add_column("tool", overflow="fold")
     for rank, (tool, score) in enumerate(answer.tools, start=1):
-        name = Text(f"{tool.title} · {tool.api_name}", style="bold") + Text(f"  {tool.id}", style="dim")
+        title = " · ".join(part for part in (tool.title.strip(), tool.api_name.strip()) if part)
+        name = Text(f"{title}  " if title else "", style="bold") + Text(tool.id, style="dim")
         about = tool.api_description.strip() or tool.description.strip()
         table.add_row(str(rank), f"{score:.3f}", name + Text(f"\n{about}" if about else ""))
     console.print(table)
