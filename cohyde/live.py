@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from cohyde.dag import events
@@ -12,6 +12,17 @@ from cohyde.dag.runner import RunResult
 from cohyde.terminal import duration, err, key_metric
 
 PLAIN_EVERY_SECONDS = 30
+
+
+class HowFar(ProgressColumn):
+    """``12/40 steps  1.5/s``; the time passed, where a stage has not yet said how much there is to do."""
+
+    def render(self, task: Task) -> Text:
+        """The cell of one stage."""
+        if task.total is None:
+            return Text(duration(task.elapsed), style="dim")
+        rate = f"  {task.speed:.1f}/s" if task.speed else ""
+        return Text(f"{task.completed:.0f}/{task.total:.0f} {task.fields['what']}{rate}", style="green")
 
 
 class Live:
@@ -28,10 +39,9 @@ class Live:
         self.started, self.heard = time.monotonic(), False
         self.progress = Progress(
             TextColumn("  {task.description}"),
-            BarColumn(bar_width=20),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[what]}"),
-            TimeRemainingColumn(compact=True),
+            BarColumn(bar_width=12),
+            HowFar(),
+            TimeRemainingColumn(compact=True, elapsed_when_finished=True),
             console=self.console,
             transient=True,
             disable=not self.console.is_terminal,

@@ -1,10 +1,12 @@
 """The command line: help, tables that fit 80 columns, messages, exit statuses. Nothing here starts a stage."""
 
+import io
 import json
 import os
 import re
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -202,7 +204,7 @@ def test_status_shows_results_progress_and_failures(cohyde: Call, made: Made) ->
     made.finish("data", tools=60)
     made.begin("S1a").write_progress({"done": 2.0, "total": 8.0, "what": "steps", "warnings": []})
     made.begin("E.untrained")
-    failure = made.fail("S1b", "loss is nan at step 7 " + "of very many " * 9, remedy="lower sft.lr")
+    failure = made.fail("S1b", "loss is nan at step 7 " + "of very many words " * 9 + "it ends", remedy="lower sft.lr")
     code, output, errors = cohyde("status")
     assert code == 0
     assert widest(output) <= 100
@@ -215,7 +217,7 @@ def test_status_shows_results_progress_and_failures(cohyde: Call, made: Made) ->
     assert lines["E.1"].split() == ["E.1", "evaluation", "blocked", "by", "S1b"]
     told = errors.splitlines()
     assert told[0] == "tiny: 12 stages: 1 done, 2 running, 9 to run; S1b failed last time"
-    assert told[2] == f"S1b failed: {failure.error}".rstrip()
+    assert told[2] == f"S1b failed: {failure.error}"
     assert told[3:5] == ["  lower sft.lr", f"  log:     {failure.log}"]
     assert told[5] == "  blocked: E.0, S2.1, S3.1, S4s.1, S4p.1, S4.1, E.1, report"
     assert told[6] == f"  resume:  cohyde run --config tiny --name tiny --store {made.store.root} rounds=1"
@@ -348,6 +350,23 @@ def test_what_is_told_while_it_runs_are_plain_lines(
         "✗ S1b          failed: ValueError: x; trying again",
         "– E.0          blocked by S1b",
     ]
+
+
+def test_bars_tell_rate_and_time_left_in_80_columns(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Console(width=80, force_terminal=True, file=io.StringIO())
+    monkeypatch.setattr("cohyde.live.err", lambda: terminal)
+    of = {stage: {"id": stage, "name": made.name(stage)} for stage in ("S1a", "S4.1")}
+    with Live("tiny", made.plan, made.kinds) as live:
+        for stage in of:
+            live(events.Started(**of[stage], attempt=1, host="here", pid=1))
+        for done in (1000, 1020, 1040):
+            time.sleep(0.02)
+            live(events.Progressed(**of["S4.1"], done=done, total=4371, what="steps"))
+        seen = Console(width=80, file=io.StringIO(), record=True)
+        seen.print(live.progress.get_renderable())
+    unknown, known = seen.export_text().splitlines()
+    assert re.search(r"S1a +encoder warm-up .* 0\.\d s *$", unknown)
+    assert re.search(r"S4\.1 +preference alignment .* 1040/4371 steps  \d+\.\d/s \d\d:\d\d$", known)
 
 
 # ------------------------------------------------------------------------------------------------------ results
