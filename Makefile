@@ -51,8 +51,8 @@ format: $(READY) ## Format and mend what ruff can mend
 wheel: $(READY) ## Build a wheel into dist/
 	$(BIN)/python -m build --wheel --no-isolation
 
-bench: $(READY) ## Run the benchmarks in tests/benchmarks
-	$(BIN)/python -m pytest -s -m '' tests/benchmarks $(ARGS)
+bench: $(READY) ## Measure start-up, planning, a run and its memory; prints a table (PRESET=tiny)
+	$(BIN)/python tests/benchmarks/product.py --preset $(or $(PRESET),tiny)
 
 clean: ## Remove caches and built files; .venv, store and runs stay
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache *.egg-info

@@ -10,7 +10,7 @@ from cohyde.data.split import sample_queries
 from cohyde.io import write_jsonl
 from cohyde.progress import Progress
 from cohyde.rewriter.describe import describe, or_query
-from cohyde.rewriter.examples import few_shot_examples
+from cohyde.rewriter.examples import few_shot_examples, without_examples
 from stages.declaration import Stage
 from stages.folders import DESCRIPTIONS, REWRITER_FOLDER
 
@@ -31,8 +31,8 @@ class DescribeConfig:
 def run(inputs: Mapping[str, Path], config: DescribeConfig, out_dir: Path, progress: Progress) -> dict[str, float]:
     """Write ``descriptions.jsonl``: id, text, and whether it is the query itself because nothing was left."""
     dataset, _ = read_dataset(inputs["data"])
-    queries = sample_queries(dataset.train, config.queries, config.seed)
     examples = few_shot_examples(dataset, config.rewriter.few_shot, config.example_seed)
+    queries = sample_queries(without_examples(dataset.train, examples), config.queries, config.seed)
     described, metrics = describe(
         inputs["rewriter"] / REWRITER_FOLDER, queries, examples, config.rewriter, config.sampling, config.seed, progress
     )
@@ -48,4 +48,4 @@ def run(inputs: Mapping[str, Path], config: DescribeConfig, out_dir: Path, progr
     return metrics
 
 
-STAGE = Stage(kind="descriptions", entry="stages.describe:run", version="1", needs=("data", "rewriter"))
+STAGE = Stage(kind="descriptions", entry="stages.describe:run", version="2", needs=("data", "rewriter"))

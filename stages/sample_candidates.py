@@ -8,7 +8,7 @@ from cohyde.data.split import sample_queries
 from cohyde.io import write_jsonl
 from cohyde.progress import Progress
 from cohyde.rewriter.describe import describe, described_to_row
-from cohyde.rewriter.examples import few_shot_examples
+from cohyde.rewriter.examples import few_shot_examples, without_examples
 from stages.declaration import Stage
 from stages.describe import DescribeConfig
 from stages.folders import CANDIDATES, REWRITER_FOLDER
@@ -17,8 +17,8 @@ from stages.folders import CANDIDATES, REWRITER_FOLDER
 def run(inputs: Mapping[str, Path], config: DescribeConfig, out_dir: Path, progress: Progress) -> dict[str, float]:
     """Write ``candidates.jsonl``: the prompt as it was generated from, and the candidates, raw and cleaned."""
     dataset, _ = read_dataset(inputs["data"])
-    queries = sample_queries(dataset.train, config.queries, config.seed)
     examples = few_shot_examples(dataset, config.rewriter.few_shot, config.example_seed)
+    queries = sample_queries(without_examples(dataset.train, examples), config.queries, config.seed)
     described, metrics = describe(
         inputs["rewriter"] / REWRITER_FOLDER, queries, examples, config.rewriter, config.sampling, config.seed, progress
     )
@@ -28,4 +28,4 @@ def run(inputs: Mapping[str, Path], config: DescribeConfig, out_dir: Path, progr
     return metrics
 
 
-STAGE = Stage(kind="candidates", entry="stages.sample_candidates:run", version="1", needs=("data", "rewriter"))
+STAGE = Stage(kind="candidates", entry="stages.sample_candidates:run", version="2", needs=("data", "rewriter"))

@@ -19,7 +19,8 @@ from cohyde.data.split import sample_queries
 from cohyde.evaluation.metrics import hit_at
 from cohyde.io import read_rows, write_jsonl
 from cohyde.progress import Progress
-from cohyde.rewriter.examples import few_shot_examples, gold_answer
+from cohyde.rewriter.examples import few_shot_examples, gold_answer, without_examples
+from cohyde.rewriter.prompts import Example
 from stages.declaration import Stage
 from stages.folders import ENCODER_FOLDER, PAIRS, REWRITER_FOLDER
 
@@ -138,8 +139,10 @@ def instruct(
     from cohyde.rewriter.sft import PromptRow, train_sft
 
     dataset, _ = read_dataset(inputs["data"])
-    queries = sample_queries(dataset.train, config.instruction.queries, config.seed)
-    prompts, targets, counts = TARGETS[config.instruction.targets](inputs, dataset, queries, config, progress)
+    examples = few_shot_examples(dataset, config.rewriter.few_shot, config.example_seed)
+    queries = sample_queries(without_examples(dataset.train, examples), config.instruction.queries, config.seed)
+    target_strategy = TARGETS[config.instruction.targets]
+    prompts, targets, counts = target_strategy(inputs, dataset, queries, examples, config, progress)
     rows = [PromptRow(prompt=prompt, completion=target) for prompt, target in zip(prompts, targets, strict=True)]
     write_jsonl(out_dir / "targets.jsonl", ({"prompt": row.prompt, "completion": row.completion} for row in rows))
     recipe = _instruction_recipe(config.instruction, config.rewriter.precision)
@@ -173,30 +176,29 @@ def _gold_targets(
     inputs: Mapping[str, Path],
     dataset: Dataset,
     queries: Sequence[Query],
+    examples: Sequence[Example],
     config: InstructionStageConfig,
     progress: Progress,
 ) -> Targets:
-    """Each query's gold tools in catalogue style. A query that is itself a few-shot example is left out."""
+    """Each query's gold tools in catalogue style."""
     from cohyde.rewriter.load import load_tokenizer
     from cohyde.rewriter.prompts import fit_prompt, load_prompt
 
     tokenizer = load_tokenizer(inputs["rewriter"] / REWRITER_FOLDER)
     prompt = load_prompt(config.rewriter.prompt)
-    examples = few_shot_examples(dataset, config.rewriter.few_shot, config.example_seed)
-    shown = {example.query for example in examples}
-    kept = [query for query in queries if query.text not in shown]
     prompts = [
         fit_prompt(tokenizer, prompt, {"query": query.text}, examples, config.rewriter.max_prompt_tokens)[0]
-        for query in kept
+        for query in queries
     ]
     tools = {tool.id: tool for tool in dataset.tools}
-    return prompts, [gold_answer(query, tools) for query in kept], {}
+    return prompts, [gold_answer(query, tools) for query in queries], {}
 
 
 def _best_of_n_targets(
     inputs: Mapping[str, Path],
     dataset: Dataset,
     queries: Sequence[Query],
+    examples: Sequence[Example],
     config: InstructionStageConfig,
     progress: Progress,
 ) -> Targets:
@@ -206,7 +208,6 @@ def _best_of_n_targets(
     from cohyde.rewriter.preferences import REWARD_DEPTH, REWARDS
 
     assert config.candidates and config.encoder and config.reward
-    examples = few_shot_examples(dataset, config.rewriter.few_shot, config.example_seed)
     model = inputs["rewriter"] / REWRITER_FOLDER
     described, counts = describe(model, queries, examples, config.rewriter, config.candidates, config.seed, progress)
     retriever = DenseRetriever.build(inputs["encoder"] / ENCODER_FOLDER, dataset.tools, config.encoder)
@@ -272,7 +273,7 @@ SFT = Stage(kind="rewriter warm-up", entry="stages.train_rewriter:sft", version=
 INSTRUCT = Stage(
     kind="instruction SFT",
     entry="stages.train_rewriter:instruct",
-    version="1",
+    version="2",
     needs=("data", "rewriter"),
     optional=("encoder",),
 )

@@ -4,7 +4,8 @@ from collections import Counter
 from dataclasses import replace
 
 from cohyde.catalog import Dataset, Query, Tool
-from cohyde.rewriter.examples import MOST_ANSWER_CHARACTERS, few_shot_examples, gold_answer
+from cohyde.rewriter.examples import MOST_ANSWER_CHARACTERS, few_shot_examples, gold_answer, without_examples
+from cohyde.rewriter.prompts import Example
 
 TOOLS = (
     Tool(id="rain", title="Weather", api_name="forecast", api_description="Returns the forecast for a city."),
@@ -81,3 +82,8 @@ def test_a_small_split_gives_what_it_has() -> None:
 
 def test_no_examples_are_asked_for_by_default() -> None:
     assert few_shot_examples(MANY, 0, seed=0) == []
+
+
+def test_a_query_that_an_example_shows_is_left_out():
+    queries = [query("a", "G1", "rain"), query("b", "G1", "rain")]
+    assert without_examples(queries, [Example(query="request b", answer="")]) == [queries[0]]

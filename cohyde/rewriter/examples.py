@@ -38,6 +38,12 @@ def few_shot_examples(dataset: Dataset, count: int, seed: int) -> list[Example]:
     return [Example(query=query.text, answer=gold_answer(query, tools)) for query in _in_turn(pool, count, seed)]
 
 
+def without_examples(queries: Sequence[Query], examples: Sequence[Example]) -> list[Query]:
+    """The queries that no example shows: a prompt must not hold the answer to its own request."""
+    shown = {example.query for example in examples}
+    return [query for query in queries if query.text not in shown]
+
+
 def _in_turn(pool: Sequence[Query], count: int, seed: int) -> list[Query]:
     """``count`` queries, one tier after the other."""
     shuffled = random.Random(f"{seed}/few-shot").sample(list(pool), len(pool))
