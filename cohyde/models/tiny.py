@@ -171,7 +171,7 @@ def build_qwen3_5(texts: Sequence[str], out: Path) -> None:
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if name.endswith(("out_proj.weight", "o_proj.weight")):
-                weight *= CONTEXT_WEIGHT
+                weight.mul_(CONTEXT_WEIGHT)
     # Sampling defaults as real Qwen folders have them: nothing here may ever use them.
     model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
         eos_token_id=ends, pad_token_id=ends[1], do_sample=True, temperature=0.6, top_p=0.95, top_k=20
