@@ -155,8 +155,8 @@ class RewriterConfig:
     """Examples (request, catalogue lines of its gold tools) in the prompt, drawn from the training split (ours)."""
     max_prompt_tokens: int = setting(2048, ge=16)
     """A longer prompt loses the end of its request, and is counted."""
-    batch_size: int = setting(16, ge=1, identity=False)
-    """Sequences a forward pass of the ``transformers`` backend; speed only."""
+    batch_size: int = setting(64, ge=1, identity=False)
+    """Sequences (prompts times candidates) decoded at once by the ``transformers`` backend; speed only."""
     precision: Literal["float32", "bf16"] = setting("bf16")
     """Arithmetic of generation and training (paper: bf16). Weights are merged in float32 all the same."""
 

@@ -15,7 +15,8 @@ from cohyde.config import LoraConfig
 from cohyde.errors import UserError
 from cohyde.progress import Silent
 from cohyde.rewriter.packing import pack, pack_batches
-from cohyde.rewriter.rows import PromptRow, TextRow, encode, prompt_ids, set_padding, target_ids
+from cohyde.rewriter.prompts import encode_prompt
+from cohyde.rewriter.rows import PromptRow, TextRow, encode, set_padding, target_ids
 from cohyde.rewriter.sft import SftRecipe, train_sft
 from cohyde.rewriter.training import Schedule, SortedBatches
 
@@ -65,14 +66,14 @@ def test_prompt_ids_are_those_of_generation_and_bear_no_loss(tiny_rewriter_path:
     encoded = encode(tokenizer, PromptRow(prompt, "a tool"), 500)
     assert encoded is not None
     generation = tokenizer(prompt, add_special_tokens=False)["input_ids"]
-    assert encoded.prompt == generation == prompt_ids(tokenizer, prompt)
+    assert encoded.prompt == generation == encode_prompt(tokenizer, prompt)
     assert encoded.input_ids == generation + target_ids(tokenizer, "a tool")
     assert encoded.labels == [-100] * len(generation) + target_ids(tokenizer, "a tool")
 
 
 def test_no_special_token_is_added_before_a_prompt() -> None:
     tokenizer = byte_tokenizer()
-    assert prompt_ids(tokenizer, PROMPT).count(tokenizer.bos_token_id) == PROMPT.count("<|im_start|>")
+    assert encode_prompt(tokenizer, PROMPT).count(tokenizer.bos_token_id) == PROMPT.count("<|im_start|>")
 
 
 def test_long_target_is_cut_and_long_prompt_leaves_no_row() -> None:
@@ -81,7 +82,7 @@ def test_long_target_is_cut_and_long_prompt_leaves_no_row() -> None:
     assert cut is not None and cut.truncated and len(cut.target) == 4 and EOS not in cut.target
     fits = encode(tokenizer, TextRow("abc"), 4)
     assert fits is not None and not fits.truncated and fits.target[-1] == EOS
-    length = len(prompt_ids(tokenizer, PROMPT))
+    length = len(encode_prompt(tokenizer, PROMPT))
     assert encode(tokenizer, PromptRow(PROMPT, "a"), length) is None
     assert encode(tokenizer, PromptRow(PROMPT, "a"), length + 1) is not None
 

@@ -354,6 +354,7 @@ def worker_environment(spec: StageSpec) -> dict[str, str]:
         "PYTHONPATH": python_path(package_of(spec.entry)),
         "PYTHONHASHSEED": "0",  # the order of a set of texts must not differ between attempts
         "OMP_NUM_THREADS": count,
+        "OMP_WAIT_POLICY": "PASSIVE",  # threads that wait do not spin: stages run side by side
         "RAYON_NUM_THREADS": count,
     }
     if spec.resources.gpus == 0:

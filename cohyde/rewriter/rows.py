@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cohyde.errors import UserError
+from cohyde.rewriter.prompts import encode_prompt
 
 MAX_DROPPED_SHARE = 0.2
 """More rows than this share without room for a completion is an error, not a footnote."""
@@ -49,11 +50,6 @@ class Encoded:
         return [IGNORED] * len(self.prompt) + self.target
 
 
-def prompt_ids(tokenizer: Any, prompt: str) -> list[int]:
-    """A rendered chat prompt's ids: no special tokens are added, the template has written them all."""
-    return list(tokenizer(prompt, add_special_tokens=False)["input_ids"])
-
-
 def target_ids(tokenizer: Any, text: str) -> list[int]:
     """A text's ids with exactly one end-of-sequence token, at the end, even where the text spells one out."""
     eos = eos_id(tokenizer)
@@ -89,7 +85,7 @@ def encode(tokenizer: Any, row: TextRow | PromptRow, max_length: int) -> Encoded
     if isinstance(row, TextRow):
         prompt, target = _text_start(tokenizer), target_ids(tokenizer, row.text)
     else:
-        prompt, target = prompt_ids(tokenizer, row.prompt), target_ids(tokenizer, row.completion)
+        prompt, target = encode_prompt(tokenizer, row.prompt), target_ids(tokenizer, row.completion)
     room = max_length - len(prompt)
     if room <= 0:
         return None
