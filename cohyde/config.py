@@ -130,7 +130,7 @@ class RetrainConfig:
     """S3: what the encoder is retrained on in each round. What is None is as in ``encoder.train``."""
 
     anchor: str = setting("description")
-    """Strategy: ``description`` (paper), ``query``, ``mixed`` or ``both``."""
+    """Strategy: ``description`` (paper), ``query``, ``mixed``, ``both`` or ``concatenated``."""
     query_share: float = setting(0.5, ge=0, le=1)
     """With ``mixed``: the share α of pairs anchored in the real query (paper's ablation: 0.5)."""
     lr: float | None = setting(None, gt=0)

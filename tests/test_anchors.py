@@ -89,3 +89,10 @@ def test_strategies_are_importable_without_torch_or_faiss() -> None:
         "print([name for name in ('torch', 'transformers', 'sentence_transformers', 'faiss') if name in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_concatenated_anchors_are_what_a_concatenated_search_embeds():
+    query = Query(id="q", text="wet tomorrow?", tools=("rain",))
+    pairs = anchor_pairs([query], {"q": "Forecast of rain."}, "concatenated", 0.5, 0)
+    assert pairs == [Pair(anchor="wet tomorrow? Forecast of rain.", tool="rain")]
+    assert anchor_pairs([query], {}, "concatenated", 0.5, 0) == []

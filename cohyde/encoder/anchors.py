@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from cohyde.catalog import Query
-from cohyde.encoder.pairs import Pair, uniform
+from cohyde.encoder.pairs import Pair, joined, uniform
 from cohyde.errors import UserError
 
 Anchor = Callable[[Query, str | None, float, int], tuple[str, ...]]
@@ -39,11 +39,17 @@ def both(query: Query, generated: str | None, query_share: float, seed: int) -> 
     return (generated, query.text) if generated else ()
 
 
+def concatenated(query: Query, generated: str | None, query_share: float, seed: int) -> tuple[str, ...]:
+    """Query and description in one text, for a run that searches with that; without a description it is left out."""
+    return (joined(query.text, generated),) if generated else ()
+
+
 ANCHORS: Mapping[str, Anchor] = {
     "description": description,
     "query": real_query,
     "mixed": mixed,
     "both": both,
+    "concatenated": concatenated,
 }
 
 

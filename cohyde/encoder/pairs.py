@@ -13,6 +13,11 @@ class Pair:
     tool: str
 
 
+def joined(query: str, description: str) -> str:
+    """Query and description as one text, in search and in training alike (query2doc, Wang et al. 2023)."""
+    return f"{query} {description}"
+
+
 def uniform(*key: str | int) -> float:
     """A number in [0, 1) that depends on ``key`` alone: the same whenever, wherever and in whatever order it's drawn.
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cohyde.config import SearchConfig
+from cohyde.encoder.pairs import joined
 from cohyde.errors import UserError
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ def real_query(embed: Embed, queries: Sequence[str], descriptions: Sequence[str]
 
 
 def concatenated(embed: Embed, queries: Sequence[str], descriptions: Sequence[str], config: SearchConfig) -> np.ndarray:
-    """The vector of one text: the query, a blank, the description (query2doc, Wang et al. 2023)."""
-    return embed([f"{query} {text}" for query, text in zip(queries, descriptions, strict=True)])
+    """The vector of one text: the query, a blank, the description."""
+    return embed([joined(query, text) for query, text in zip(queries, descriptions, strict=True)])
 
 
 def fused(embed: Embed, queries: Sequence[str], descriptions: Sequence[str], config: SearchConfig) -> np.ndarray:
