@@ -1,4 +1,4 @@
-"""S2.r: the rewriter writes one description for every training query."""
+"""S2.r: the rewriter writes one description for every training query, and for the dev queries that S3 is judged by."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ from stages.folders import DESCRIPTIONS, REWRITER_FOLDER
 
 
 @dataclass(frozen=True, kw_only=True)
-class DescribeConfig:
-    """The slice of S2."""
+class GenerationConfig:
+    """What S2 and S4s have in common."""
 
     rewriter: RewriterConfig
     sampling: SamplingConfig
@@ -28,11 +28,20 @@ class DescribeConfig:
     """Of the sample, and of sampling where the temperature is above 0."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class DescribeConfig(GenerationConfig):
+    """The slice of S2."""
+
+    dev_queries: int | None
+    """Size of the fixed sample of dev queries; None takes all."""
+
+
 def run(inputs: Mapping[str, Path], config: DescribeConfig, out_dir: Path, progress: Progress) -> dict[str, float]:
     """Write ``descriptions.jsonl``: id, text, and whether it is the query itself because nothing was left."""
     dataset, _ = read_dataset(inputs["data"])
     examples = few_shot_examples(dataset, config.rewriter.few_shot, config.example_seed)
     queries = sample_queries(without_examples(dataset.train, examples), config.queries, config.seed)
+    queries += sample_queries(dataset.dev, config.dev_queries, config.example_seed)
     described, metrics = describe(
         inputs["rewriter"] / REWRITER_FOLDER, queries, examples, config.rewriter, config.sampling, config.seed, progress
     )
@@ -48,4 +57,4 @@ def run(inputs: Mapping[str, Path], config: DescribeConfig, out_dir: Path, progr
     return metrics
 
 
-STAGE = Stage(kind="descriptions", entry="stages.describe:run", version="2", needs=("data", "rewriter"))
+STAGE = Stage(kind="descriptions", entry="stages.describe:run", version="3", needs=("data", "rewriter"))

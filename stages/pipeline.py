@@ -17,7 +17,7 @@ from cohyde.rewriter.preferences import PICKS, REWARDS
 from cohyde.rewriter.prompts import load_prompt, prompt_hash
 from stages.data import STAGE as DATA
 from stages.describe import STAGE as DESCRIBE
-from stages.describe import DescribeConfig
+from stages.describe import DescribeConfig, GenerationConfig
 from stages.evaluate import EVALUATE, UNTRAINED, EvaluateConfig, UntrainedConfig
 from stages.preference_pairs import STAGE as PAIRS
 from stages.preference_pairs import PairsConfig
@@ -177,6 +177,7 @@ class Graph:
             rewriter=self.config.rewriter,
             sampling=self.config.describe,
             queries=self.config.retrain.queries,
+            dev_queries=self.config.evaluation.dev_sample,
             example_seed=self._example_seed,
             seed=self._seed_if(f"S2.{number}", self.config.retrain.queries, self.config.describe.temperature),
         )
@@ -198,7 +199,7 @@ class Graph:
 
     def candidates(self, number: int) -> StageSpec:
         """S4s.r: N candidates by ψr; beside S3.r."""
-        config = DescribeConfig(
+        config = GenerationConfig(
             rewriter=self.config.rewriter,
             sampling=self.config.candidates,
             queries=self.config.preferences.queries,

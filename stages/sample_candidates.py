@@ -10,11 +10,11 @@ from cohyde.progress import Progress
 from cohyde.rewriter.describe import describe, described_to_row
 from cohyde.rewriter.examples import few_shot_examples, without_examples
 from stages.declaration import Stage
-from stages.describe import DescribeConfig
+from stages.describe import GenerationConfig
 from stages.folders import CANDIDATES, REWRITER_FOLDER
 
 
-def run(inputs: Mapping[str, Path], config: DescribeConfig, out_dir: Path, progress: Progress) -> dict[str, float]:
+def run(inputs: Mapping[str, Path], config: GenerationConfig, out_dir: Path, progress: Progress) -> dict[str, float]:
     """Write ``candidates.jsonl``: the prompt as it was generated from, and the candidates, raw and cleaned."""
     dataset, _ = read_dataset(inputs["data"])
     examples = few_shot_examples(dataset, config.rewriter.few_shot, config.example_seed)

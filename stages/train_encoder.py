@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cohyde.catalog import Dataset
+from cohyde.catalog import Query, Tool
 from cohyde.config import EncoderConfig
 from cohyde.data.dataset import read_dataset
 from cohyde.encoder.pairs import Pair
@@ -40,31 +40,36 @@ def warm_up(inputs: Mapping[str, Path], config: WarmupConfig, out_dir: Path, pro
 
     dataset, _ = read_dataset(inputs["data"])
     pairs = [Pair(anchor=query.text, tool=tool) for query in dataset.train for tool in query.tools]
-    forms = config.encoder.training_forms
-    return _train(resolve(config.encoder.model), dataset, pairs, config.encoder, forms, config.seed, out_dir, progress)
+    dev = [(query, query.text) for query in dataset.dev]
+    start = resolve(config.encoder.model)
+    return _train(start, dataset.tools, pairs, dev, config.encoder, config.seed, out_dir, progress)
 
 
 def retrain(
     inputs: Mapping[str, Path], config: RetrainStageConfig, out_dir: Path, progress: Progress
 ) -> dict[str, float]:
-    """S3: (description, φ(tool)) pairs, φ drawn uniformly; no real query, unless the anchor strategy says so."""
-    from cohyde.encoder.anchors import anchor_pairs
+    """S3: (description, φ(tool)) pairs, φ drawn uniformly; no real query, unless the anchor strategy says so.
+
+    Checkpoints are compared on dev queries that are anchored in the same way: an encoder of descriptions is judged by
+    descriptions. Where none of dev was described, raw dev queries have to do.
+    """
+    from cohyde.encoder.anchors import anchor_pairs, anchored
 
     dataset, _ = read_dataset(inputs["data"])
     descriptions = {row["id"]: row["text"] for row in read_rows(inputs["descriptions"] / DESCRIPTIONS)}
-    pairs = anchor_pairs(dataset.train, descriptions, config.anchor, config.query_share, config.seed)
-    forms = config.encoder.training_forms
-    return _train(
-        inputs["encoder"] / ENCODER_FOLDER, dataset, pairs, config.encoder, forms, config.seed, out_dir, progress
-    )
+    how = (descriptions, config.anchor, config.query_share, config.seed)
+    pairs = anchor_pairs(dataset.train, *how)
+    dev = anchored(dataset.dev, *how) or [(query, query.text) for query in dataset.dev]
+    start = inputs["encoder"] / ENCODER_FOLDER
+    return _train(start, dataset.tools, pairs, dev, config.encoder, config.seed, out_dir, progress)
 
 
 def _train(
     start: Path,
-    dataset: Dataset,
+    tools: Sequence[Tool],
     pairs: Sequence[Pair],
+    dev: Sequence[tuple[Query, str]],
     encoder: EncoderConfig,
-    forms: tuple[int, ...],
     seed: int,
     out_dir: Path,
     progress: Progress,
@@ -72,19 +77,18 @@ def _train(
     from cohyde.encoder.model import load_encoder
     from cohyde.encoder.train import DevSet, train_encoder
 
-    dev = DevSet(
-        texts=tuple(query.text for query in dataset.dev),
-        gold=tuple(frozenset(query.tools) for query in dataset.dev),
-        tiers=tuple(query.tier for query in dataset.dev),
-    )
     result = train_encoder(
         load_encoder(start, encoder),
         pairs,
-        dataset.tools,
+        tools,
         encoder,
-        forms=forms,
+        forms=encoder.training_forms,
         seed=seed,
-        dev=dev,
+        dev=DevSet(
+            texts=tuple(text for _, text in dev),
+            gold=tuple(frozenset(query.tools) for query, _ in dev),
+            tiers=tuple(query.tier for query, _ in dev),
+        ),
         out=out_dir / ENCODER_FOLDER,
         progress=progress,
     )
@@ -97,6 +101,6 @@ WARM_UP = Stage(kind="encoder warm-up", entry="stages.train_encoder:warm_up", ve
 RETRAIN = Stage(
     kind="encoder retrain",
     entry="stages.train_encoder:retrain",
-    version="2",
+    version="3",
     needs=("data", "descriptions", "encoder"),
 )

@@ -263,10 +263,22 @@ def test_rows_that_are_dropped_are_told_one_by_kind(tmp_path: Path) -> None:
 
 def test_each_described_query_has_a_text_and_none_is_described_twice(chain: Chain) -> None:
     rows = read_rows(chain.path("S2.1") / "descriptions.jsonl")
-    train = {found.id: found for found in read_dataset(chain.path("data"))[0].train}
-    assert len({row["id"] for row in rows}) == len(rows) == 10
+    dataset = read_dataset(chain.path("data"))[0]
+    known = {found.id: found for found in [*dataset.train, *dataset.dev]}
+    assert len({row["id"] for row in rows}) == len(rows) == 10 + len(dataset.dev)
     for row in rows:
-        assert row["text"].strip() and (row["text"] == train[row["id"]].text or not row["fallback"])
+        assert row["text"].strip() and (row["text"] == known[row["id"]].text or not row["fallback"])
+
+
+def test_the_encoder_is_retrained_on_training_queries_and_judged_on_dev(chain: Chain) -> None:
+    rows = read_rows(chain.path("S2.1") / "descriptions.jsonl")
+    train = {found.id: found for found in read_dataset(chain.path("data"))[0].train}
+    described = [train[row["id"]] for row in rows if row["id"] in train]
+    assert chain["S3.1"].metrics["pairs"] == sum(len(found.tools) for found in described)
+
+
+def test_fallbacks_are_counted(chain: Chain) -> None:
+    rows = read_rows(chain.path("S2.1") / "descriptions.jsonl")
     assert sum(row["fallback"] for row in rows) == chain["S2.1"].metrics["empty_after_clean"]
 
 

@@ -1,6 +1,6 @@
 """What the encoder is retrained on in S3: generated descriptions, real queries, or some of both."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from cohyde.catalog import Query
 from cohyde.encoder.pairs import Pair, joined, uniform
@@ -53,13 +53,13 @@ ANCHORS: Mapping[str, Anchor] = {
 }
 
 
-def anchor_pairs(
+def anchored(
     queries: Sequence[Query], descriptions: Mapping[str, str], strategy: str, query_share: float, seed: int
-) -> list[Pair]:
-    """The pairs of S3: for each query, in order, its anchors, and for each anchor the query's gold tools.
+) -> list[tuple[Query, str]]:
+    """Every query with each of its anchors, in order: what S3 trains on, and what its dev split is searched with.
 
     Args:
-        queries: training queries.
+        queries: of the training split, or of dev.
         descriptions: generated description by query id; may hold only a part of the queries.
         strategy: a name in :data:`ANCHORS`.
         query_share: α of ``mixed``, in [0, 1]; the others ignore it.
@@ -70,13 +70,19 @@ def anchor_pairs(
     """
     if strategy not in ANCHORS:
         raise UserError(f"no anchor strategy is called {strategy!r}", f"retrain.anchor is one of: {', '.join(ANCHORS)}")
-    return list(_pairs(queries, descriptions, ANCHORS[strategy], query_share, seed))
+    return [
+        (query, anchor)
+        for query in queries
+        for anchor in ANCHORS[strategy](query, descriptions.get(query.id), query_share, seed)
+    ]
 
 
-def _pairs(
-    queries: Sequence[Query], descriptions: Mapping[str, str], anchors_of: Anchor, query_share: float, seed: int
-) -> Iterator[Pair]:
-    for query in queries:
-        for anchor in anchors_of(query, descriptions.get(query.id), query_share, seed):
-            for tool in query.tools:
-                yield Pair(anchor=anchor, tool=tool)
+def anchor_pairs(
+    queries: Sequence[Query], descriptions: Mapping[str, str], strategy: str, query_share: float, seed: int
+) -> list[Pair]:
+    """The pairs of S3: for each of the queries' anchors (:func:`anchored`) the query's gold tools."""
+    return [
+        Pair(anchor=anchor, tool=tool)
+        for query, anchor in anchored(queries, descriptions, strategy, query_share, seed)
+        for tool in query.tools
+    ]
