@@ -10,7 +10,7 @@ import pytest
 
 from cohyde.errors import UserError
 from cohyde.models import cache, reference
-from cohyde.models.reference import identity, resolve
+from cohyde.models.reference import identity, is_cached, resolve
 from cohyde.models.tiny import build_qwen3_5, sample_texts, tiny_folder, tiny_identity
 
 TEXTS = ["find the weather in Paris", "convert euros to dollars", "book a flight to Rome", "translate a text"] * 3
@@ -127,6 +127,21 @@ def test_complete_hub_snapshot_is_used_without_the_network(tmp_path: Path, monke
     (tmp_path / "models--org--name" / "refs" / "main").write_text(commit)
     snapshot = model_folder(tmp_path / "models--org--name" / "snapshots" / commit)
     assert resolve("org/name") == snapshot
+
+
+def test_a_hub_snapshot_that_lacks_a_part_of_its_weights_is_not_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    snapshot = tmp_path / "models--org--name" / "snapshots" / commit
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text("{}")
+    assert not is_cached(f"org/name@{commit}")
+    (snapshot / "model-00001-of-00002.safetensors").write_bytes(b"first")
+    assert not is_cached(f"org/name@{commit}")
+    (snapshot / "model-00002-of-00002.safetensors").write_bytes(b"second")
+    assert is_cached(f"org/name@{commit}")
 
 
 def test_hub_model_that_cannot_be_had_is_the_users_to_mend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

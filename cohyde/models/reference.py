@@ -7,6 +7,7 @@ here, for tests and demonstrations), ``org/name[@revision]`` (the Hugging Face h
 import importlib.util
 import os
 import re
+from collections import Counter
 from pathlib import Path
 
 from cohyde.errors import UserError
@@ -25,6 +26,7 @@ INSTALL = {
 }
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")
 COMMIT = re.compile(r"[0-9a-f]{40}")
+SHARD = re.compile(r".+-\d+-of-(\d+)\.safetensors")
 HUB_FILES = ("*.safetensors", "*.json", "*.jinja", "vocab.txt", "merges.txt", "*.model")
 HUB_SKIPPED = ("onnx/*", "openvino/*", "original/*")
 KINDS = "a local folder, package:NAME/path, tiny:bert, tiny:qwen3_5, or a hub id such as BAAI/bge-large-en-v1.5"
@@ -191,8 +193,14 @@ def _hub_snapshot(name: str, revision: str) -> Path | None:
     if commit is None:
         return None
     snapshot = _hub_cache() / f"models--{name.replace('/', '--')}" / "snapshots" / commit
-    complete = (snapshot / "config.json").exists() and next(snapshot.rglob("*.safetensors"), None) is not None
-    return snapshot if complete else None
+    return snapshot if (snapshot / "config.json").exists() and _has_all_weights(snapshot) else None
+
+
+def _has_all_weights(snapshot: Path) -> bool:
+    """Whether there are weights, and of weights in several files every one: a download may have been interrupted."""
+    names = {path.name for path in snapshot.rglob("*.safetensors")}
+    parts = Counter(match[1] for name in names if (match := SHARD.fullmatch(name)))
+    return bool(names) and all(count == int(total) for total, count in parts.items())
 
 
 def _hub_folder(reference: str) -> Path:
