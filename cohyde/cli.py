@@ -187,13 +187,16 @@ def rerun(
 
     Their artifacts are discarded first; all others stay.
     """
+    from cohyde.dag.runner import check_inputs
     from cohyde.dag.session import check_address
     from cohyde.terminal import err
 
     job = _job_of(run_name, store)
     job = replace(job, recorded=None)  # the stages as they are today
     below = job.plan.below(stage)
-    _check_data(job, [*below, *_missing(job)])
+    todo = [*below, *_missing(job)]
+    _check_data(job, todo)
+    check_inputs(job.plan, todo, job.store, job.name)
     if address is not None:
         check_address(address)
     gone = [node.id for node in below if job.store.discard(node.id, node.fingerprint)]
@@ -367,11 +370,11 @@ def _job_of(run_name: str | None, store: Path) -> Job:
 
 def _fetch_models(job: Job) -> None:
     """Models from the hub are fetched before anything is fingerprinted: their commit is their identity."""
-    from cohyde.models.reference import is_hub, resolve
+    from cohyde.models.reference import is_cached, is_hub, resolve
     from cohyde.terminal import err
 
     for reference in dict.fromkeys((job.settings.encoder.model, job.settings.rewriter.model)):
-        if is_hub(reference):
+        if is_hub(reference) and not is_cached(reference):
             err().print(f"fetching {reference} …")
             resolve(reference)
 
@@ -451,9 +454,10 @@ def _report(job: Job) -> "Report":
 
     done = {}
     for node in job.seen.nodes.values():
-        path = job.store.artifact_path(node.id, node.fingerprint)
-        if node.id.startswith("E.") and job.store.exists(node.id, node.fingerprint) and (path / METRICS).is_file():
-            done[node.id] = read_metrics(path)
+        if node.id.startswith("E.") and job.store.exists(node.id, node.fingerprint):
+            path = job.store.usable(node.id, node.fingerprint, job.name)
+            if (path / METRICS).is_file():
+                done[node.id] = read_metrics(path)
     return build_report(done, job.settings.search.mode)
 
 

@@ -57,7 +57,7 @@ def dataset(folder: Path, tools: Sequence[Any] = TOOLS, queries: Sequence[Any] =
     return folder
 
 
-def refused(answer: tuple[int, str, str], *expected: str) -> None:
+def check_refused(answer: tuple[int, str, str], *expected: str) -> None:
     """The person is told, on standard error alone, with exit status 2."""
     code, output, errors = answer
     assert (code, output) == (2, "")
@@ -90,19 +90,21 @@ def test_faults_of_the_data_are_told_by_file_and_line(
 ) -> None:
     folder = dataset(tmp_path / "data", tools, queries)
     remedy = "mend the file, or drop such rows with data.drop_invalid=true"
-    refused(cohyde("run", "-c", "tiny", f"data.path={folder}"), str(folder), *expected, remedy)
+    check_refused(cohyde("run", "-c", "tiny", f"data.path={folder}"), str(folder), *expected, remedy)
     assert not (tmp_path / "store").exists()
 
 
 def test_an_empty_catalogue_is_told(cohyde: Call, tmp_path: Path) -> None:
     folder = dataset(tmp_path / "data", tools=[])
     answer = cohyde("run", "-c", "tiny", f"data.path={folder}")
-    refused(answer, f"{folder}/catalog.jsonl: the catalogue is empty", "a catalogue needs at least one tool")
+    check_refused(answer, f"{folder}/catalog.jsonl: the catalogue is empty", "a catalogue needs at least one tool")
 
 
 def test_what_is_no_dataset_is_told(cohyde: Call, tmp_path: Path) -> None:
-    refused(cohyde("run", "-c", "tiny", f"data.path={tmp_path / 'gone'}"), "gone is not a folder", "dataset folder")
-    refused(cohyde("run", "-c", "tiny", f"data.path={tmp_path}"), "holds no catalog.jsonl", "and queries.jsonl")
+    check_refused(
+        cohyde("run", "-c", "tiny", f"data.path={tmp_path / 'gone'}"), "gone is not a folder", "dataset folder"
+    )
+    check_refused(cohyde("run", "-c", "tiny", f"data.path={tmp_path}"), "holds no catalog.jsonl", "and queries.jsonl")
 
 
 def test_all_faults_are_counted(cohyde: Call, tmp_path: Path) -> None:
@@ -146,14 +148,14 @@ def test_settings_that_are_wrong_are_told(
     cohyde: Call, tmp_path: Path, command: str, arguments: list[str], expected: list[str]
 ) -> None:
     preset = [] if "--config" in arguments else ["--config", "tiny"]
-    refused(cohyde(command, *preset, *arguments), *expected)
+    check_refused(cohyde(command, *preset, *arguments), *expected)
     assert not (tmp_path / "store").exists()
 
 
 def test_a_misspelt_key_in_a_file_names_the_file(cohyde: Call, tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("extends: tiny\ndpo:\n  bta: 0.2\n")
-    refused(cohyde("run", "-c", str(file)), f"{file}: unknown key dpo.bta; did you mean dpo.beta?")
+    check_refused(cohyde("run", "-c", str(file)), f"{file}: unknown key dpo.bta; did you mean dpo.beta?")
 
 
 @pytest.mark.parametrize(
@@ -185,20 +187,22 @@ def test_what_the_command_line_does_not_know_is_told(cohyde: Call, arguments: li
     ],
 )
 def test_a_missing_model_is_told(cohyde: Call, tmp_path: Path, role: str, model: str, expected: list[str]) -> None:
-    refused(cohyde("run", "-c", "tiny", f"{role}.model={model}"), *expected)
+    check_refused(cohyde("run", "-c", "tiny", f"{role}.model={model}"), *expected)
     assert not (tmp_path / "store").exists()
 
 
 def test_a_folder_without_weights_is_told(cohyde: Call, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    refused(cohyde("run", "-c", "tiny", f"encoder.model={tmp_path}"), "has no .safetensors weights", "save the model")
+    check_refused(
+        cohyde("run", "-c", "tiny", f"encoder.model={tmp_path}"), "has no .safetensors weights", "save the model"
+    )
 
 
 def test_a_hub_model_that_cannot_be_had_is_told(cohyde: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     answer = cohyde("run", "-c", "tiny", "rewriter.model=no-org/no-model")
-    refused(answer, "'no-org/no-model': not in the local cache and not to be had from the hub", "hf download")
+    check_refused(answer, "'no-org/no-model': not in the local cache and not to be had from the hub", "hf download")
     assert not (tmp_path / "store").exists()
 
 
@@ -206,7 +210,7 @@ def test_a_gpu_that_is_not_there_is_told_before_anything_runs(tmp_path: Path) ->
     store = tmp_path / "store"
     command = [sys.executable, "-m", "cohyde", "run", "-c", "tiny", "--store", str(store), "resources.training.gpus=64"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
-    refused(
+    check_refused(
         (done.returncode, done.stdout, done.stderr), "stage S1b asks for 1 CPU, 64 GPUs", "there is: ", "resources.*"
     )
     assert list((store / "logs").iterdir()) == []
@@ -220,7 +224,7 @@ def test_a_gpu_that_is_not_there_is_told_before_anything_runs(tmp_path: Path) ->
     ],
 )
 def test_an_address_that_nobody_answers_is_told(cohyde: Call, address: str, expected: list[str]) -> None:
-    refused(cohyde("run", "-c", "tiny", "--address", address), *expected)
+    check_refused(cohyde("run", "-c", "tiny", "--address", address), *expected)
 
 
 # -------------------------------------------------------------------------------------------------------- store
@@ -229,17 +233,19 @@ def test_an_address_that_nobody_answers_is_told(cohyde: Call, address: str, expe
 def test_a_store_below_a_file_is_told(cohyde: Call, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     store = str(tmp_path / "file" / "store")
-    refused(cohyde("run", "-c", "tiny", "--store", store), f"{tmp_path}/file", "give a --store DIR that can be written")
+    check_refused(
+        cohyde("run", "-c", "tiny", "--store", store), f"{tmp_path}/file", "give a --store DIR that can be written"
+    )
     assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_a_store_that_cannot_be_written_is_told(cohyde: Call) -> None:
-    refused(cohyde("run", "-c", "tiny", "--store", "/proc/store"), "/proc/store", "give a --store DIR")
+    check_refused(cohyde("run", "-c", "tiny", "--store", "/proc/store"), "/proc/store", "give a --store DIR")
 
 
 @pytest.mark.parametrize("command", [["status"], ["report"], ["search", "demo", "rain"], ["rerun", "demo", "S1a"]])
 def test_a_run_that_does_not_exist_is_told(cohyde: Call, tmp_path: Path, command: list[str]) -> None:
-    refused(cohyde(*command), str(tmp_path / "store"), "start with `cohyde run`")
+    check_refused(cohyde(*command), str(tmp_path / "store"), "start with `cohyde run`")
 
 
 @dataclass(frozen=True)
@@ -271,7 +277,7 @@ def finished(tmp_path: Path) -> Finished:
 def test_a_truncated_artifact_is_told_and_the_others_stay(cohyde: Call, finished: Finished) -> None:
     (finished.data / "catalog.jsonl").write_text("123")
     answer = cohyde("run", "-c", "tiny")
-    refused(answer, f"{finished.data}/catalog.jsonl: has 3 bytes, but 5 were written", "`cohyde rerun tiny data`")
+    check_refused(answer, f"{finished.data}/catalog.jsonl: has 3 bytes, but 5 were written", "`cohyde rerun tiny data`")
     assert (finished.data / "catalog.jsonl").read_text() == "123"
     assert (finished.untrained / "catalog.jsonl").read_text() == "12345"
 
@@ -291,7 +297,7 @@ def test_a_manifest_that_was_edited_is_told(
     text = path.read_text()
     assert before in text
     path.write_text(text.replace(before, after))
-    refused(cohyde(command, "-c", "tiny"), f"{path}: {expected}", "`cohyde rerun tiny data`", str(finished.data))
+    check_refused(cohyde(command, "-c", "tiny"), f"{path}: {expected}", "`cohyde rerun tiny data`", str(finished.data))
     assert (finished.untrained / "catalog.jsonl").read_text() == "12345"
 
 
@@ -299,16 +305,18 @@ def test_a_damaged_record_of_a_run_is_written_anew(cohyde: Call, finished: Finis
     record = finished.store.runs / "tiny" / "run.yaml"
     record.parent.mkdir()
     record.write_text("name: [")
-    refused(cohyde("status"), f"{record}: damaged", "write it anew with `cohyde run --name tiny")
+    check_refused(cohyde("status"), f"{record}: damaged", "write it anew with `cohyde run --name tiny")
     code, _, errors = cohyde("plan", "-c", "tiny")
     assert code == 0
     assert f"warning: {record}: damaged" in errors
 
 
 def test_nothing_is_discarded_for_a_rerun_that_cannot_start(cohyde: Call, finished: Finished) -> None:
-    refused(cohyde("run", "-c", "tiny", "--address", "127.0.0.1:1"), "nobody answers")  # leaves the run's record
-    refused(cohyde("rerun", "tiny", "E.untrained", "--address", "127.0.0.1:1"), "nobody answers at 127.0.0.1:1")
-    refused(cohyde("rerun", "tiny", "S9"), "no stage is called 'S9'")
+    check_refused(cohyde("run", "-c", "tiny", "--address", "127.0.0.1:1"), "nobody answers")  # leaves the run's record
+    check_refused(cohyde("rerun", "tiny", "E.untrained", "--address", "127.0.0.1:1"), "nobody answers at 127.0.0.1:1")
+    check_refused(cohyde("rerun", "tiny", "S9"), "no stage is called 'S9'")
+    (finished.data / "catalog.jsonl").write_text("123")
+    check_refused(cohyde("rerun", "tiny", "E.untrained"), "catalog.jsonl: has 3 bytes", "`cohyde rerun tiny data`")
     assert (finished.untrained / "catalog.jsonl").read_text() == "12345"
 
 

@@ -82,15 +82,16 @@ def run(
     return RunResult(states=tuple(final), failures=tuple(failures.values()))
 
 
-def check_inputs(plan: Plan, todo: Iterable[Node], store: Store, run_name: str) -> None:
-    """Look at the finished artifacts that are about to be read.
+def check_inputs(plan: Plan, todo: Sequence[Node], store: Store, run_name: str) -> None:
+    """Look at the finished artifacts that are about to be read, and not made anew themselves.
 
     Raises:
         UserError: one is damaged; names the file and the command that makes it anew.
     """
+    anew = {node.name for node in todo}
     for source in dict.fromkeys(source for node in todo for source in node.inputs.values()):
         node = plan.nodes[source]
-        if store.exists(node.id, node.fingerprint):
+        if source not in anew and store.exists(node.id, node.fingerprint):
             store.usable(node.id, node.fingerprint, run_name)
 
 
