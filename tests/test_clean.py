@@ -128,4 +128,5 @@ def test_cleaning_is_idempotent_on_composed_texts() -> None:
 
 def test_cleaning_long_hostile_texts_is_quick() -> None:
     for piece in ("<think>", "**", "# ", "- ", "Sure, ", "```\n", '"', "* * ", "Let me know if. ", "_a_ "):
-        clean(piece * 500)
+        once = clean(piece * 500)
+        assert clean(once) == once

@@ -93,6 +93,7 @@ def load_run(store: Store, name: str) -> RunRecord:
         there = f"runs there: {', '.join(known)}" if known else "there are no runs there yet: start with `cohyde run`"
         raise UserError(f"no run is called {name!r} in {store.root}", there) from None
     try:
+        # As yaml.safe_load, but by the C parser where it was built: a sweep's record has thousands of lines.
         body = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
         return _parsed(body)
     except (yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError) as error:
