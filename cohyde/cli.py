@@ -3,7 +3,7 @@
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -481,6 +481,19 @@ def _searchable(job: Job, stage_id: str) -> "tuple[Path, dict[str, Path]]":
         raise UserError(f"{stage_id} is no state that can be searched with", f"states are: {', '.join(states)}")
     if not job.store.exists(node.id, node.fingerprint):
         raise UserError(f"run {job.name}: {stage_id} is not done yet", f"see how far it is: cohyde status {job.name}")
+    _check_prompts(job.store.manifest(node.id, node.fingerprint, job.name).prompts, job.name)
     sources = {name: job.seen.nodes[source] for name, source in node.inputs.items()}
     inputs = {name: job.store.usable(at.id, at.fingerprint, job.name) for name, at in sources.items()}
     return job.store.usable(node.id, node.fingerprint, job.name), inputs
+
+
+def _check_prompts(prompts: Mapping[str, str], run_name: str) -> None:
+    """The rewriter was trained and scored with a prompt's text; asked with another it would describe otherwise."""
+    from cohyde.rewriter.prompts import prompt_hash
+
+    for name, sha256 in prompts.items():
+        if prompt_hash(name) != sha256:
+            raise UserError(
+                f"prompts/{name}.yaml has changed since run {run_name} was trained with it",
+                "put its text back, or train with the new one: cohyde run",
+            )

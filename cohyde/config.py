@@ -94,6 +94,8 @@ class EncoderTrainConfig:
     """Gradient clipping (ours)."""
     precision: Literal["float32", "bf16"] = setting("bf16")
     """Arithmetic of the forward pass; the weights stay float32 (paper: bf16)."""
+    negatives: str = setting("all", identity="unless_default")
+    """Strategy: which in-batch tools are negatives: ``all`` (paper), or ``gold_aware`` (no gold of the same query)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -338,9 +340,9 @@ class AllResourcesConfig:
     """Resources by kind of stage."""
 
     light: ResourcesConfig = section(ResourcesConfig)
-    """data, S4p, report."""
+    """data, report."""
     encoder: ResourcesConfig = section(ResourcesConfig)
-    """S1a, S3."""
+    """S1a, S3, S4p, and the untrained encoder's evaluation."""
     training: ResourcesConfig = section(ResourcesConfig)
     """S1b, S1c, S4."""
     generation: ResourcesConfig = section(ResourcesConfig)
@@ -360,7 +362,8 @@ class Config:
     """One run, completely."""
 
     rounds: int = setting(3, ge=0, le=1000, identity=False)
-    """R. Each round has stages of its own, so more rounds never touch those there are."""
+    """R. Each round has stages of its own, so more rounds leave those there are as they are; but with
+    ``evaluation.full_at_end`` the round that was last is scored once more, on the sample alone."""
     seeds: SeedsConfig = section(SeedsConfig)
     data: DataConfig = section(DataConfig)
     encoder: EncoderConfig = section(EncoderConfig)

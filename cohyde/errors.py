@@ -1,4 +1,4 @@
-"""The one exception that the user, and not the program, can mend."""
+"""Exceptions that say more than that something went wrong."""
 
 
 class UserError(Exception):
@@ -11,3 +11,11 @@ class UserError(Exception):
         super().__init__(f"{message}\n  {remedy}" if remedy else message)
         self.message = message
         self.remedy = remedy
+
+
+class DivergedError(RuntimeError):
+    """Training ran into numbers that are none.
+
+    It would again, so it is not retried; what the stage has written so far, such as its last good checkpoint, is kept
+    beside the attempt's log.
+    """

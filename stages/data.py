@@ -18,6 +18,7 @@ def run(inputs: Mapping[str, Path], config: DataConfig, out_dir: Path, progress:
     dataset, findings = read_dataset(dataset_folder(config.path), drop_invalid=config.drop_invalid)
     for line in findings.lines():
         progress.warn(f"dropped: {line}")
+    dataset = replace(dataset, name="data")  # a folder's name is no content: equal data has to give equal bytes
     dataset = limit_queries(dataset, config.train_queries, config.eval_queries, config.split_seed)
     dataset, dropped_gold = subset_tools(dataset, config.tools, config.split_seed)
     if not dataset.dev:
@@ -40,4 +41,4 @@ def run(inputs: Mapping[str, Path], config: DataConfig, out_dir: Path, progress:
     }
 
 
-STAGE = Stage(kind="data", entry="stages.data:run", version="1", needs=())
+STAGE = Stage(kind="data", entry="stages.data:run", version="2", needs=())

@@ -9,6 +9,7 @@ from cohyde.config import Config
 from cohyde.dag.spec import StageSpec
 from cohyde.data.dataset import dataset_checksum
 from cohyde.encoder.anchors import ANCHORS
+from cohyde.encoder.infonce import NEGATIVES
 from cohyde.encoder.search import SEARCH_MODES
 from cohyde.errors import UserError
 from cohyde.models.reference import identity
@@ -71,6 +72,7 @@ def check_strategies(config: Config) -> None:
     """
     named: list[tuple[str, str, Mapping[str, object]]] = [
         ("retrain.anchor", config.retrain.anchor, ANCHORS),
+        ("encoder.train.negatives", config.encoder.train.negatives, NEGATIVES),
         ("search.mode", config.search.mode, SEARCH_MODES),
         ("preferences.reward", config.preferences.reward, REWARDS),
         ("preferences.pick", config.preferences.pick, PICKS),
@@ -213,7 +215,7 @@ class Graph:
         """S4p.r: candidates scored under θr+1."""
         config = PairsConfig(encoder=self.config.encoder.embedding(), preferences=self.config.preferences)
         inputs = {"data": "data", "candidates": f"S4s.{number}", "encoder": self._encoder(number + 1)}
-        return PAIRS.spec(f"S4p.{number}", config, inputs, self.config.resources.light)
+        return PAIRS.spec(f"S4p.{number}", config, inputs, self.config.resources.encoder)
 
     def alignment(self, number: int) -> StageSpec:
         """S4.r: ψr → ψr+1."""

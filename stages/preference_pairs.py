@@ -43,6 +43,7 @@ def run(inputs: Mapping[str, Path], config: PairsConfig, out_dir: Path, progress
                 prompt=row["prompt"],
                 raw=tuple(candidate["raw"] for candidate in candidates),
                 tokens=tuple(candidate["tokens"] for candidate in candidates),
+                finished=tuple(candidate["finished"] for candidate in candidates),
                 rewards=tuple(rewards),
             )
         )

@@ -91,6 +91,7 @@ def _train(
         ),
         out=out_dir / ENCODER_FOLDER,
         progress=progress,
+        negatives=encoder.train.negatives,
     )
     write_jsonl(out_dir / "history.jsonl", result.history)
     write_json(out_dir / "training.json", result.metrics)

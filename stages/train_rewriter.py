@@ -18,7 +18,7 @@ from cohyde.data.dataset import read_dataset
 from cohyde.data.split import sample_queries
 from cohyde.evaluation.metrics import hit_at
 from cohyde.io import read_rows, write_jsonl
-from cohyde.progress import Progress
+from cohyde.progress import Progress, Silent
 from cohyde.rewriter.examples import few_shot_examples, gold_answer, without_examples
 from cohyde.rewriter.prompts import Example
 from stages.declaration import Stage
@@ -65,7 +65,7 @@ def sft(inputs: Mapping[str, Path], config: SftStageConfig, out_dir: Path, progr
         return _pass_on(base, out_dir, progress, "sft.enabled is false: the rewriter stays as it is")
     dataset, _ = read_dataset(inputs["data"])
     rows = [TextRow(text=render(tool, form)) for form in config.sft.forms for tool in dataset.tools]
-    select = _hit_on_dev(dataset, config.selection, progress) if config.selection else None
+    select = _hit_on_dev(dataset, config.selection) if config.selection else None
     recipe = _catalogue_recipe(config.sft, config.precision)
     result = train_sft(base, rows, recipe, config.seed, out_dir / REWRITER_FOLDER, progress, select)
     write_jsonl(out_dir / "history.jsonl", result.history)
@@ -90,7 +90,7 @@ def _catalogue_recipe(config: SftConfig, precision: Precision) -> "SftRecipe":
     )
 
 
-def _hit_on_dev(dataset: Dataset, selection: SelectionConfig, progress: Progress) -> Callable[[Any, Any], float]:
+def _hit_on_dev(dataset: Dataset, selection: SelectionConfig) -> Callable[[Any, Any], float]:
     """A score for a rewriter in training: dev hit@5 of its descriptions under θ0."""
     from cohyde.encoder.retriever import DenseRetriever
     from cohyde.models.reference import resolve
@@ -104,7 +104,7 @@ def _hit_on_dev(dataset: Dataset, selection: SelectionConfig, progress: Progress
 
     def score(model: Any, tokenizer: Any) -> float:
         generator = TransformersGenerator(model, tokenizer, batch_size=rewriter.batch_size)
-        described, _ = describe_with(generator, queries, examples, rewriter, selection.describe, 0, progress)
+        described, _ = describe_with(generator, queries, examples, rewriter, selection.describe, 0, Silent())
         texts = [or_query(item.texts[0], query) for item, query in zip(described, queries, strict=True)]
         return _mean_hit(retriever.rank_texts(texts, 5), queries)
 
@@ -261,7 +261,7 @@ def dpo(inputs: Mapping[str, Path], config: DpoStageConfig, out_dir: Path, progr
 
 
 def _pass_on(base: Path, out_dir: Path, progress: Progress, why: str) -> dict[str, Any]:
-    """The same model under the stage's own artifact; weights are linked where the file system allows."""
+    """The same model under the stage's own artifact."""
     from cohyde.rewriter.load import copy_model
 
     progress.warn(why)

@@ -395,6 +395,17 @@ def test_what_cannot_be_searched_with_is_told(cohyde: Call, made: Made, argument
     assert expected in errors
 
 
+def test_a_prompt_that_has_changed_since_is_not_asked_with(
+    cohyde: Call, made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for stage in ("data", "S1a", "S1b", "E.0"):
+        made.finish(stage)
+    monkeypatch.setattr("cohyde.rewriter.prompts.prompt_hash", lambda name: "another")
+    code, output, errors = cohyde("search", "tiny", "rain", "--state", "E.0")
+    assert (code, output) == (2, "")
+    assert "prompts/hyde.yaml has changed since run tiny was trained with it\n  put its text back" in errors
+
+
 def test_doctor_says_what_is_missing(cohyde: Call, tmp_path: Path) -> None:
     code, output, _ = cohyde("doctor", "-c", "tiny", "--json")
     checks = json.loads(output)["checks"]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from cohyde.config import ResourcesConfig
-from cohyde.dag.graph import descendants, topological
+from cohyde.dag.graph import topological
 from cohyde.dag.lint import problems
 from cohyde.dag.plan import make_plan, merge
 from cohyde.dag.spec import StageSpec
@@ -35,13 +35,6 @@ def diamond() -> list[StageSpec]:
 
 def test_inputs_come_first() -> None:
     assert [one.id for one in topological(diamond())] == ["a", "b", "c", "d", "alone"]
-
-
-def test_descendants_are_the_stage_and_all_below() -> None:
-    assert descendants(diamond(), "b") == ["b", "d"]
-    assert descendants(diamond(), "a") == ["a", "b", "c", "d"]
-    with pytest.raises(UserError, match="no stage is called 'x'"):
-        descendants(diamond(), "x")
 
 
 @pytest.mark.parametrize(

@@ -152,6 +152,16 @@ def test_what_only_a_person_can_mend_is_not_tried_again(ray_here: None, tmp_path
     assert result.failures[0].remedy == "give one with tools in it"
 
 
+def test_a_training_that_diverged_is_not_tried_again_and_keeps_what_it_wrote(ray_here: None, tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    result = run([spec("d", "diverge")], store, run_name="test", retries=3)
+    [failure] = result.failures
+    kept = Path(failure.log).parent / "left"
+    assert failure.attempt == 1 and failure.error.endswith(f"what it had written: {kept}")
+    assert (kept / "encoder" / "model.safetensors").read_text() == "the checkpoint of step 8"
+    assert by_id(result) == {"d": "failed"} and not list(store.artifacts())
+
+
 def test_a_stage_that_was_promised_a_gpu_and_sees_none_fails_at_once(ray_here: None, tmp_path: Path) -> None:
     listener = Listener()
     specs = [spec("g", resources=ResourcesConfig(gpus=1)), spec("c")]

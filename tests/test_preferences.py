@@ -7,10 +7,16 @@ import pytest
 from cohyde.rewriter.preferences import PICKS, REWARD_DEPTH, REWARDS, ScoredCandidates, argmax_argmin, preference_pairs
 
 
-def scored(id_: str, *rewards: float, tokens: tuple[int, ...] | None = None) -> ScoredCandidates:
-    texts = tuple(f" {id_} candidate {number}\n" for number in range(len(rewards)))
+def scored(
+    id_: str, *rewards: float, tokens: tuple[int, ...] | None = None, finished: tuple[bool, ...] | None = None
+) -> ScoredCandidates:
     return ScoredCandidates(
-        id=id_, prompt=f"prompt of {id_}", raw=texts, tokens=tokens or (5,) * len(rewards), rewards=rewards
+        id=id_,
+        prompt=f"prompt of {id_}",
+        raw=tuple(f" {id_} candidate {number}\n" for number in range(len(rewards))),
+        tokens=tokens or (5,) * len(rewards),
+        finished=finished or (True,) * len(rewards),
+        rewards=rewards,
     )
 
 
@@ -110,3 +116,10 @@ def test_a_round_of_ties_has_no_pairs() -> None:
 def test_no_queries_make_no_pairs() -> None:
     rows, metrics = preference_pairs([], "argmax_argmin", None)
     assert rows == [] and metrics["queries"] == metrics["tie_rate"] == metrics["mean_reward"] == 0
+
+
+def test_the_share_of_chosen_texts_that_were_cut_off_is_told() -> None:
+    cut = scored("q1", 0.0, 1.0, finished=(True, False))
+    whole = scored("q2", 1.0, 0.0, finished=(True, False))
+    _, metrics = preference_pairs([cut, whole], "argmax_argmin", None)
+    assert metrics["chosen_unfinished_share"] == 1 / 2

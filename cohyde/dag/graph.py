@@ -69,16 +69,3 @@ def reachable(start: Iterable[str], edges: Mapping[str, Iterable[str]]) -> set[s
         seen.update(fresh)
         stack.extend(fresh)
     return seen
-
-
-def descendants(specs: Sequence[StageSpec], stage_id: str) -> list[str]:
-    """Ids of the stage and of all stages below it, in topological order: what ``rerun`` throws away.
-
-    Raises:
-        UserError: there is no such stage.
-    """
-    ids = [spec.id for spec in topological(specs)]
-    if stage_id not in ids:
-        raise UserError(f"no stage is called {stage_id!r}", f"stages are: {', '.join(ids)}")
-    below = reachable([stage_id], children_of({spec.id: list(spec.inputs.values()) for spec in specs}))
-    return [id_ for id_ in ids if id_ in below]

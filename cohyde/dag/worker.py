@@ -24,7 +24,7 @@ from cohyde.dag.manifest import Manifest, library_versions
 from cohyde.dag.plan import Node
 from cohyde.dag.spec import Metrics, StageFunction, StageSpec
 from cohyde.dag.store import Store
-from cohyde.errors import UserError
+from cohyde.errors import DivergedError, UserError
 
 PROGRESS_SECONDS = 0.5
 BEAT_SECONDS = 5.0
@@ -106,10 +106,19 @@ def _attempt(task: Task, attempt: Attempt, reporter: "Reporter") -> Outcome:
             git=task.git,
         )
         kept = store.commit(scratch, manifest)
+    except DivergedError as error:
+        raise DivergedError(f"{error}\n  what it had written: {_keep(scratch, attempt)}") from error
     finally:
         store.drop(scratch)
     attempt.end()
     return _outcome(kept)
+
+
+def _keep(scratch: Path, attempt: Attempt) -> Path:
+    """Move what an attempt has written out of reach of the tidying, beside its log; one rename on one file system."""
+    kept = attempt.folder / "left"
+    os.replace(scratch, kept)
+    return kept
 
 
 def _outcome(manifest: Manifest) -> Outcome:
@@ -131,7 +140,7 @@ def _failure(task: Task, attempt: Attempt, error: BaseException) -> Failure:
         attempt=attempt.number,
         error=known.message if known else "".join(traceback.format_exception_only(error)).strip(),
         remedy=known.remedy if known else "",
-        final=known is not None,
+        final=known is not None or isinstance(error, DivergedError),
         traceback=tuple(lines[-KEPT_LINES:]),
         log=str(attempt.log),
     )

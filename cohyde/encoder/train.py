@@ -19,6 +19,7 @@ from cohyde.encoder.infonce import NEGATIVES, infonce
 from cohyde.encoder.model import embed, save_encoder
 from cohyde.encoder.pairs import Pair, draw_form
 from cohyde.encoder.search import rank
+from cohyde.errors import DivergedError
 from cohyde.evaluation.metrics import QueryScore, ndcg_at, summarise
 from cohyde.progress import Progress
 
@@ -111,7 +112,7 @@ def train_encoder(
 
     Raises:
         ValueError: fewer than two pairs, a pair's tool that the catalogue lacks, or an unknown strategy.
-        RuntimeError: the loss or its gradient is no longer finite; names the step. ``out`` has the best so far.
+        DivergedError: the loss or its gradient is no longer finite; names the step. ``out`` has the best so far.
     """
     _check(pairs, tools, forms, negatives)
     run = _Run(model=model, pairs=pairs, tools=tools, config=config, forms=forms, seed=seed, negatives=negatives)
@@ -133,7 +134,7 @@ def _fit(run: "_Run", best: "_Best", history: list[dict[str, float]], progress: 
         lr = learning_rate(step - 1, run.total, run.recipe)
         loss, norm = run.backward(batch, epoch)
         if not (math.isfinite(loss) and math.isfinite(norm)):
-            raise RuntimeError(
+            raise DivergedError(
                 f"step {step} of {run.total}: the loss is {loss} and its gradient's length {norm}; {best.words()} "
                 "is kept. A smaller encoder.train.lr or encoder.train.precision=float32 may help"
             )

@@ -127,7 +127,7 @@ def train_dpo(
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as scratch:
         trainer, schedule = _trainer(model, tokenizer, kept, config, precision, seed, Path(scratch))
         recorder = Recorder(progress, tokenizer, schedule.steps)
-        run_training(trainer, recorder, Path(scratch) / "adapter")
+        run_training(trainer, recorder, Path(scratch) / "adapter", left=out.parent / "last-good-adapter")
         del model, trainer
         merge = merge_adapter(base, Path(scratch) / "adapter", out)
     report_merge(merge, progress)

@@ -1,6 +1,5 @@
 """Loading the rewriter from its folder, and copying such folders."""
 
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -49,20 +48,5 @@ def load_rewriter(path: Path, precision: str) -> tuple[Any, Any]:
 
 
 def copy_model(source: Path, target: Path) -> None:
-    """Copy a model folder; weights become hard links where the file system allows, as no stage ever changes them."""
-    for path in sorted(source.rglob("*")):
-        if not path.is_file():
-            continue
-        place = target / path.relative_to(source)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        if path.suffix == ".safetensors":
-            _link(path, place)
-        else:
-            shutil.copyfile(path, place)
-
-
-def _link(path: Path, place: Path) -> None:
-    try:
-        os.link(path.resolve(), place)
-    except OSError:  # another file system, or one without hard links
-        shutil.copyfile(path, place)
+    """Copy a model folder. Never linked: the source may be the user's own, and they may write into it."""
+    shutil.copytree(source, target, copy_function=shutil.copyfile)

@@ -37,6 +37,8 @@ class ScoredCandidates:
     prompt: str
     raw: tuple[str, ...]
     tokens: tuple[int, ...]
+    finished: tuple[bool, ...]
+    """Whether a candidate came to its end; training closes a cut one all the same, which a high share makes unwise."""
     rewards: tuple[float, ...]
 
 
@@ -51,6 +53,7 @@ def preference_pairs(
     """
     rows = []
     lengths: dict[str, list[int]] = {"chosen": [], "rejected": []}
+    unfinished = 0
     for item in scored:
         picked = PICKS[pick](item.rewards)
         if picked is None:
@@ -67,6 +70,7 @@ def preference_pairs(
                 "margin": item.rewards[chosen] - item.rewards[rejected],
             }
         )
+        unfinished += not item.finished[chosen]
         lengths["chosen"].append(item.tokens[chosen])
         lengths["rejected"].append(item.tokens[rejected])
     metrics = {
@@ -75,6 +79,7 @@ def preference_pairs(
         "tie_rate": 1 - len(rows) / len(scored) if scored else 0.0,
         "mean_reward": _mean([reward for item in scored for reward in item.rewards]),
         "best_of_n_reward": _mean([max(item.rewards) for item in scored]),
+        "chosen_unfinished_share": unfinished / len(rows) if rows else 0.0,
         "chosen_tokens": _mean(lengths["chosen"]),
         "rejected_tokens": _mean(lengths["rejected"]),
         "length_reward_correlation": _correlation(

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from transformers import PrinterCallback, TrainerCallback
 
+from cohyde.errors import DivergedError
 from cohyde.progress import Progress
 
 Select = Callable[[Any, Any], float]
@@ -29,6 +30,12 @@ LOGGED = {
     "rewards/rejected": "reward_rejected",
 }
 """What the history keeps of the trainers' log, and under which name. No times: two runs have equal histories."""
+
+FIRST_AND_LAST = ("logps_chosen", "logps_rejected", "reward_accuracy", "reward_margin")
+"""What of DPO's history the manifest shows: chosen log-probabilities fall too, so accuracy alone says little."""
+
+GOOD_COPIES = 20
+"""How often in a training the adapter is set aside, in case the loss stops being a number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,6 +173,14 @@ class TrainerHabits:
         """TRL reports every trainer's start to the hub; a training of ours tells nobody."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Copy:
+    """An adapter as it was after a step."""
+
+    step: int
+    adapter: dict[str, torch.Tensor]
+
+
 @dataclass
 class Recorder(TrainerCallback):
     """Keeps the history, reports progress, stops at NaN and remembers the best adapter."""
@@ -179,17 +194,23 @@ class Recorder(TrainerCallback):
     best_step: int = 0
     best_score: float = -math.inf
     best_adapter: dict[str, torch.Tensor] | None = None
+    good: "Copy | None" = None
+    untried: "Copy | None" = None
+    """Set aside after an update, and good once the next loss is a number."""
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, model: Any = None, **kwargs: Any) -> None:
         """One row a step; a loss or gradient that is not a number ends the training."""
         if not logs or "loss" not in logs:
             return
         for name in ("loss", "grad_norm"):
             if not math.isfinite(float(logs.get(name, 0.0))):
-                raise RuntimeError(f"{name} is {logs[name]} at step {state.global_step} of {self.steps}")
+                raise DivergedError(f"{name} is {logs[name]} at step {state.global_step} of {self.steps}")
         row = {ours: float(logs[theirs]) for theirs, ours in LOGGED.items() if theirs in logs}
         self.history.append({"step": state.global_step, **row})
         self.progress.update(state.global_step, self.steps, "steps")
+        self.good = self.untried or self.good
+        if state.global_step % max(1, self.steps // GOOD_COPIES) == 0:
+            self.untried = Copy(step=state.global_step, adapter=_adapter_of(model))
 
     def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         """Score the model now and then, and at the end."""
@@ -199,11 +220,8 @@ class Recorder(TrainerCallback):
         score = self._score(model)
         self.history.append({"step": state.global_step, "score": score})
         if score > self.best_score:
-            from peft import get_peft_model_state_dict
-
             self.best_step, self.best_score = state.global_step, score
-            weights = get_peft_model_state_dict(model, save_embedding_layers=False)
-            self.best_adapter = {name: weight.detach().cpu().clone() for name, weight in weights.items()}
+            self.best_adapter = _adapter_of(model)
 
     def _score(self, model: Any) -> float:
         """The callback may sample: its draws must not change the training that goes on afterwards."""
@@ -217,22 +235,49 @@ class Recorder(TrainerCallback):
         return score
 
 
-def run_training(trainer: Any, recorder: Recorder, adapter: Path) -> None:
-    """Train, go back to the best adapter where one was selected, and save it."""
+def _adapter_of(model: Any) -> dict[str, torch.Tensor]:
+    """A copy of the adapter's weights."""
+    from peft import get_peft_model_state_dict
+
+    weights = get_peft_model_state_dict(model, save_embedding_layers=False)
+    return {name: weight.detach().cpu().clone() for name, weight in weights.items()}
+
+
+def run_training(trainer: Any, recorder: Recorder, adapter: Path, left: Path) -> None:
+    """Train, go back to the best adapter where one was selected, and save it.
+
+    Raises:
+        DivergedError: the loss is not a number; the last good adapter, if there was one, is saved in ``left``.
+    """
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(recorder)
-    trainer.train()
-    if recorder.best_adapter is not None:
+    try:
+        trainer.train()
+    except DivergedError as error:
+        if recorder.good is None:
+            raise
+        _save_adapter(trainer.model, recorder.good.adapter, left)
+        raise DivergedError(f"{error}; the adapter of step {recorder.good.step} is kept") from None
+    _save_adapter(trainer.model, recorder.best_adapter, adapter)
+
+
+def _save_adapter(model: Any, weights: dict[str, torch.Tensor] | None, folder: Path) -> None:
+    """Save these weights of the adapter, or those it has; none but the adapter's files are written."""
+    if weights is not None:
         from peft import set_peft_model_state_dict
 
-        set_peft_model_state_dict(trainer.model, recorder.best_adapter)
-    trainer.model.save_pretrained(adapter, save_embedding_layers=False)
+        set_peft_model_state_dict(model, weights)
+    model.save_pretrained(folder, save_embedding_layers=False)
 
 
 def training_metrics(recorder: Recorder) -> dict[str, float]:
     """First and last loss, steps, and which step was kept."""
     losses = [row["loss"] for row in recorder.history if "loss" in row]
     metrics: dict[str, float] = {"steps": len(losses), "first_loss": losses[0], "last_loss": losses[-1]}
+    for name in FIRST_AND_LAST:
+        values = [row[name] for row in recorder.history if name in row]
+        if values:
+            metrics |= {f"first_{name}": values[0], f"last_{name}": values[-1]}
     if recorder.select is not None:
         metrics |= {"best_step": recorder.best_step, "best_score": recorder.best_score}
     return metrics

@@ -12,7 +12,7 @@ from typing import Any
 
 from cohyde.config import setting
 from cohyde.dag.spec import Metrics
-from cohyde.errors import UserError
+from cohyde.errors import DivergedError, UserError
 from cohyde.progress import Progress
 
 
@@ -42,6 +42,12 @@ def slow(inputs: Mapping[str, Path], config: Numbers, out_dir: Path, progress: P
 def fail(inputs: Mapping[str, Path], config: Any, out_dir: Path, progress: Progress) -> Metrics:
     (out_dir / "half").write_text("half a result")
     raise ValueError("loss is NaN at step 7")
+
+
+def diverge(inputs: Mapping[str, Path], config: Any, out_dir: Path, progress: Progress) -> Metrics:
+    (out_dir / "encoder").mkdir()
+    (out_dir / "encoder" / "model.safetensors").write_text("the checkpoint of step 8")
+    raise DivergedError("step 11 of 24: the loss is nan")
 
 
 def refuse(inputs: Mapping[str, Path], config: Any, out_dir: Path, progress: Progress) -> Metrics:
