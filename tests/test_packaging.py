@@ -123,3 +123,12 @@ def test_metadata_names_the_command_the_licence_and_the_readme(wheel):
     assert "cohyde = cohyde.cli:main" in commands
     assert "License-Expression: Apache-2.0" in metadata and "Requires-Python: <3.14,>=3.11" in metadata
     assert len(metadata.partition("\n\n")[2].strip()) > 10
+
+
+def test_ray_workers_run_the_stages_of_an_installed_wheel(installed: Path, tmp_path: Path) -> None:
+    command = ("-m", "cohyde", "run", "--config", "tiny", "--until", "data", "--store", tmp_path / "store")
+    python(*command, cwd=tmp_path, PYTHONPATH=str(installed))
+    (manifest,) = (tmp_path / "store").glob("data-*/manifest.json")
+    assert json.loads(manifest.read_text())["metrics"]["tools"] == 60
+    (log,) = (tmp_path / "store").glob("logs/data-*/attempt-1")
+    assert str(ROOT) not in (log / "log.txt").read_text()
