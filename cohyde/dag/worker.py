@@ -1,5 +1,7 @@
 """What runs in the worker process: one attempt at one stage, from its inputs' paths to its artifact."""
 
+import ctypes
+import gc
 import importlib
 import importlib.util
 import logging
@@ -71,6 +73,8 @@ def execute(task: Task) -> Outcome:
         except BaseException:  # cancelled: over, but no failure
             attempt.end()
             raise
+        finally:
+            give_back_memory()
 
 
 def _attempt(task: Task, attempt: Attempt, reporter: "Reporter") -> Outcome:
@@ -155,6 +159,13 @@ def _stage_frames(error: BaseException) -> TracebackType | None:
 
 
 # ------------------------------------------------------------------------------------------ before the stage runs
+
+
+def give_back_memory() -> None:
+    """Hand freed memory back to the system: a warm worker may wait long, and glibc keeps it for a next time."""
+    gc.collect()
+    with suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def load_entry(spec: StageSpec) -> StageFunction:

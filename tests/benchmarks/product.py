@@ -1,7 +1,7 @@
 """What a user waits for: start-up, planning, a run, the same run again, and how much memory it takes.
 
-Run: ``python tests/benchmarks/product.py [--preset demo] [--rounds 3]``. Times are wall-clock, memory is the sum of the
-resident sets of the whole process tree, workers included, sampled twice a second.
+Run: ``python tests/benchmarks/product.py [--preset demo] [--rounds 3]``. Times are wall-clock, memory is that of the
+whole process tree, workers included, sampled twice a second.
 """
 
 import argparse
@@ -31,7 +31,7 @@ class Measured:
 
 
 def tree_bytes(pid: int) -> int:
-    """Resident bytes of a process and all below it; shared pages of forked workers count once a process."""
+    """Memory of a process and all below it; a page that several of them share counts once (PSS)."""
     try:
         root = psutil.Process(pid)
         members = [root, *root.children(recursive=True)]
@@ -40,8 +40,8 @@ def tree_bytes(pid: int) -> int:
     total = 0
     for member in members:
         try:
-            total += member.memory_info().rss
-        except psutil.NoSuchProcess:
+            total += member.memory_full_info().pss
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
     return total
 
