@@ -259,7 +259,7 @@ def print_report(console: Console, report: Report, title: str) -> None:
                 console.print(f"\n[bold]{heading}[/bold]")
             console.print(report_table(report, scope))
     if report.selected:
-        console.print(f"\n[dim]* selected by dev NDCG@5 (mean over tiers), searching with the {report.search}[/dim]")
+        console.print(f"\n[dim]* selected by dev NDCG@5 (mean over tiers), searched with: {report.search}[/dim]")
 
 
 def print_error(error: Exception) -> None:
@@ -289,8 +289,10 @@ def print_checks(checks: Sequence["Check"]) -> None:
 def print_search(answer: "Answer") -> None:
     """The description that the rewriter wrote, and the ranked tools."""
     console = out()
-    console.print(Text("request      ", style="dim") + Text(answer.query))
-    console.print(Text("description  ", style="dim") + Text(answer.description or "(none: searched with the request)"))
+    asked = Table.grid(padding=(0, 2, 0, 0))
+    asked.add_row(Text("request", style="dim"), Text(answer.query))
+    asked.add_row(Text("description", style="dim"), Text(answer.description or "(none: searched with the request)"))
+    console.print(asked)
     console.print()
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
     table.add_column("", justify="right")

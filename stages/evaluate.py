@@ -42,6 +42,8 @@ class UntrainedConfig:
     encoder: EmbeddingConfig
     """Its ``model`` is θ0."""
     evaluation: EvaluationConfig
+    full: bool
+    """Score every standard and vague query, not the samples alone."""
     depth: int
     example_seed: int
 
@@ -104,7 +106,7 @@ def untrained(inputs: Mapping[str, Path], config: UntrainedConfig, out_dir: Path
     from cohyde.models.reference import resolve
 
     dataset, _ = read_dataset(inputs["data"])
-    splits = splits_to_score(dataset, config.evaluation, True, config.example_seed)
+    splits = splits_to_score(dataset, config.evaluation, config.full, config.example_seed)
     retriever = DenseRetriever.build(resolve(config.encoder.model), dataset.tools, config.encoder)
     asked = [query.text for split in splits for query in split.queries]
     rows = write_results(out_dir, splits, {"query": retriever.rank_texts(asked, config.depth)})

@@ -115,6 +115,7 @@ class Graph:
         config = UntrainedConfig(
             encoder=self.config.encoder.embedding(),
             evaluation=self.config.evaluation,
+            full=self._full_at_end,
             depth=self.config.search.depth,
             example_seed=self._example_seed,
         )
@@ -229,16 +230,14 @@ class Graph:
 
     def evaluate(self, number: int) -> StageSpec:
         """E.r: the state after round r; E.0 is the state after warm-up."""
-        evaluation = self.config.evaluation
-        sampled = evaluation.standard_sample is not None or evaluation.vague_sample is not None
         config = EvaluateConfig(
             encoder=self.config.encoder.embedding(),
             rewriter=self.config.rewriter,
             describe=self.config.describe,
-            evaluation=evaluation,
+            evaluation=self.config.evaluation,
             query_weight=self.config.search.query_weight,
             depth=self.config.search.depth,
-            full=sampled and evaluation.full_at_end and number == self.config.rounds,
+            full=self._full_at_end and number == self.config.rounds,
             example_seed=self._example_seed,
             seed=self._seed_if(f"E.{number}", self.config.describe.temperature),
         )
@@ -281,6 +280,13 @@ class Graph:
     def _example_seed(self) -> int:
         """Few-shot examples and evaluation samples hang on the split's seed: the same in every round and sweep."""
         return self.config.data.split_seed
+
+    @property
+    def _full_at_end(self) -> bool:
+        """Whether the last round, and the baseline beside it, score more than the samples."""
+        evaluation = self.config.evaluation
+        sampled = evaluation.standard_sample is not None or evaluation.vague_sample is not None
+        return sampled and evaluation.full_at_end
 
     def _seed_if(self, stage_id: str, *reasons: float | None) -> int:
         """The stage's seed where there is anything random in it, else 0, so that sweeps share greedy stages."""

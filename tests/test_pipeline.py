@@ -140,7 +140,7 @@ def test_with_a_full_evaluation_at_the_end_one_round_more_changes_that_too() -> 
     sampled = ("rounds=3", "evaluation.standard_sample=4")
     assert touched(["rounds=4"], *sampled) == {"E.3", "report"}
     assert touched(["rounds=4"], *sampled, "evaluation.full_at_end=false") == {"report"}
-    assert touched(["evaluation.full_at_end=false"], *sampled) == {"E.3", "report"}
+    assert touched(["evaluation.full_at_end=false"], *sampled) == {"E.3", "E.untrained", "report"}
 
 
 def test_a_sweep_over_the_loop_s_seed_shares_the_warm_up_and_greedy_generation() -> None:

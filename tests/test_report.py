@@ -246,7 +246,7 @@ def test_the_table_of_hundreds_still_fits() -> None:
 def test_the_terminal_marks_the_selected_round_and_says_by_what() -> None:
     text = printed(full_report())
     assert "E.11 *" in text
-    assert "* selected by dev NDCG@5 (mean over tiers), searching with the concatenated" in text
+    assert "* selected by dev NDCG@5 (mean over tiers), searched with: concatenated" in text
     assert "All evaluation queries" in text
 
 
@@ -261,7 +261,7 @@ def test_markdown_has_a_row_for_each_line_and_the_selected_round() -> None:
     text = to_markdown(build_report({"E.0": rows}, "description"))
     assert "| stage | searched with | standard G1 | standard G2 | vague G1 | vague G2 | dev |" in text
     assert "| E.0 | description | 12.3 | 100.0 | – | – | 40.0 |" in text
-    assert "Selected on dev NDCG@5, searching with the description: **E.0**." in text
+    assert "Selected on dev NDCG@5 (searched with: description): **E.0**." in text
     table = [line for line in text.splitlines() if line.startswith("|")]
     assert len({len(re.findall(r"\|", line)) for line in table}) == 1
 

@@ -129,4 +129,4 @@ def _markdown_line(line: Line, tiers: Sequence[str]) -> str:
 def _selection(report: Report) -> str:
     if report.selected is None:
         return "No round is selected: the dev split was not scored."
-    return f"Selected on dev NDCG@5, searching with the {report.search}: **{report.selected}**."
+    return f"Selected on dev NDCG@5 (searched with: {report.search}): **{report.selected}**."
