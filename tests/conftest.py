@@ -1,12 +1,19 @@
 """Fixtures that all tests share: a cache folder of the session's own, and the tiny models in it."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from cohyde.models.reference import resolve
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interruptible() -> None:
+    """Ctrl-C reaches the processes that tests start, even where the tests themselves run in the background."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -11,7 +11,8 @@ from test_end_to_end import ONE_WORKER, TINIER, Command, checksums
 
 from cohyde.dag.store import Store
 
-STAGES = ("S1a", "S1b", "S2.1", "S3.1", "S4s.1", "S4p.1", "S4.1", "E.1")
+STAGES = ("S1b", "S1a", "S2.1", "S3.1", "S4s.1", "S4p.1", "S4.1", "E.1")
+"""In the order in which one worker takes them: the longest chain of work first."""
 WAIT_SECONDS = 240
 pytestmark = pytest.mark.slow
 
