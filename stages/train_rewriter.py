@@ -66,28 +66,28 @@ def sft(inputs: Mapping[str, Path], config: SftStageConfig, out_dir: Path, progr
     dataset, _ = read_dataset(inputs["data"])
     rows = [TextRow(text=render(tool, form)) for form in config.sft.forms for tool in dataset.tools]
     select = _hit_on_dev(dataset, config.selection) if config.selection else None
-    recipe = _catalogue_recipe(config.sft, config.precision)
+    recipe = _recipe(
+        config.sft,
+        config.precision,
+        warmup_ratio=config.sft.warmup_ratio,
+        epochs=config.sft.epochs,
+        max_steps=config.sft.max_steps,
+        eval_every=config.sft.eval_every,
+    )
     result = train_sft(base, rows, recipe, config.seed, out_dir / REWRITER_FOLDER, progress, select)
     write_jsonl(out_dir / "history.jsonl", result.history)
     return {**result.metrics, "texts": len(rows)}
 
 
-def _catalogue_recipe(config: SftConfig, precision: Precision) -> "SftRecipe":
+SHARED_SETTINGS = ("lora", "lr", "batch_size", "micro_batch_size", "max_length", "gradient_checkpointing")
+
+
+def _recipe(config: SftConfig | InstructionConfig, precision: Precision, **own: Any) -> "SftRecipe":
+    """What S1b and S1c decide alike, and what each decides on its own."""
     from cohyde.rewriter.sft import SftRecipe
 
-    return SftRecipe(
-        lora=config.lora,
-        lr=config.lr,
-        warmup_ratio=config.warmup_ratio,
-        batch_size=config.batch_size,
-        micro_batch_size=config.micro_batch_size,
-        max_length=config.max_length,
-        epochs=config.epochs,
-        max_steps=config.max_steps,
-        precision=precision,
-        gradient_checkpointing=config.gradient_checkpointing,
-        eval_every=config.eval_every,
-    )
+    shared = {name: getattr(config, name) for name in SHARED_SETTINGS}
+    return SftRecipe(**shared, precision=precision, **own)
 
 
 def _hit_on_dev(dataset: Dataset, selection: SelectionConfig) -> Callable[[Any, Any], float]:
@@ -145,27 +145,12 @@ def instruct(
     prompts, targets, counts = target_strategy(inputs, dataset, queries, examples, config, progress)
     rows = [PromptRow(prompt=prompt, completion=target) for prompt, target in zip(prompts, targets, strict=True)]
     write_jsonl(out_dir / "targets.jsonl", ({"prompt": row.prompt, "completion": row.completion} for row in rows))
-    recipe = _instruction_recipe(config.instruction, config.rewriter.precision)
+    own = {"warmup_steps": config.instruction.warmup_steps, "max_steps": config.instruction.steps}
+    recipe = _recipe(config.instruction, config.rewriter.precision, **own)
     base, out = inputs["rewriter"] / REWRITER_FOLDER, out_dir / REWRITER_FOLDER
     result = train_sft(base, rows, recipe, config.seed, out, progress, None)
     write_jsonl(out_dir / "history.jsonl", result.history)
     return {**result.metrics, **counts, "rows": len(rows)}
-
-
-def _instruction_recipe(config: InstructionConfig, precision: Precision) -> "SftRecipe":
-    from cohyde.rewriter.sft import SftRecipe
-
-    return SftRecipe(
-        lora=config.lora,
-        lr=config.lr,
-        warmup_steps=config.warmup_steps,
-        batch_size=config.batch_size,
-        micro_batch_size=config.micro_batch_size,
-        max_length=config.max_length,
-        max_steps=config.steps,
-        precision=precision,
-        gradient_checkpointing=config.gradient_checkpointing,
-    )
 
 
 Targets = tuple[list[str], list[str], dict[str, float]]
