@@ -170,6 +170,11 @@ def summarise(rows: Sequence[QueryScore]) -> Summary:
     )
 
 
+def mean_or_zero(values: Sequence[float]) -> float:
+    """The mean; 0 where there is nothing to take one over, so that a count of a stage is a number always."""
+    return sum(values) / len(values) if values else 0.0
+
+
 def _means(rows: Sequence[Mapping[str, float]], names: Sequence[str], n: int | None) -> Means:
     """``fsum`` rounds once, so that a mean does not depend on the order of the queries."""
     values = {name: math.fsum(row[name] for row in rows) / len(rows) for name in names}

@@ -8,6 +8,7 @@ from typing import Any
 
 from cohyde.catalog import Query
 from cohyde.config import RewriterConfig, SamplingConfig
+from cohyde.evaluation.metrics import mean_or_zero
 from cohyde.progress import Progress
 from cohyde.rewriter.clean import clean
 from cohyde.rewriter.generate import Completion, Generator, Request, open_generator, request_seed
@@ -109,7 +110,7 @@ def _health(described: Sequence[Described], cut: int) -> dict[str, float]:
         "cut_prompts": cut,
         "finished_share": sum(finished) / count,
         "repetitive_share": sum(map(is_repetitive, texts)) / count,
-        "distinct_share": _mean([len(set(item.texts)) / len(item.texts) for item in described]),
+        "distinct_share": mean_or_zero([len(set(item.texts)) / len(item.texts) for item in described]),
         "most_common_share": max(Counter(texts).values(), default=0) / count,
         "mean_tokens": sum(tokens) / count,
     }
@@ -120,7 +121,3 @@ def is_repetitive(text: str) -> bool:
     words = text.lower().split()
     grams = [tuple(words[start : start + 3]) for start in range(len(words) - 2)]
     return len(words) >= 12 and len(set(grams)) * 3 < len(grams)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0

@@ -171,13 +171,7 @@ def _trainer(
 ) -> tuple[_Trainer, Schedule]:
     from datasets import Dataset
 
-    schedule = Schedule(
-        rows=len(pairs),
-        batch_size=config.batch_size,
-        micro_batch_size=config.micro_batch_size,
-        epochs=config.epochs,
-        max_steps=config.max_steps,
-    )
+    schedule = Schedule.of(config, len(pairs))
     arguments = trainer_arguments(
         schedule,
         lr=config.lr,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cohyde.evaluation.metrics import ndcg_at, recall_at
+from cohyde.evaluation.metrics import mean_or_zero, ndcg_at, recall_at
 
 Reward = Callable[[Sequence[str], Collection[str]], float]
 """Ranked tool ids (best first) and gold ids to a number; higher is better."""
@@ -77,11 +77,11 @@ def preference_pairs(
         "queries": len(scored),
         "pairs": len(rows),
         "tie_rate": 1 - len(rows) / len(scored) if scored else 0.0,
-        "mean_reward": _mean([reward for item in scored for reward in item.rewards]),
-        "best_of_n_reward": _mean([max(item.rewards) for item in scored]),
+        "mean_reward": mean_or_zero([reward for item in scored for reward in item.rewards]),
+        "best_of_n_reward": mean_or_zero([max(item.rewards) for item in scored]),
         "chosen_unfinished_share": unfinished / len(rows) if rows else 0.0,
-        "chosen_tokens": _mean(lengths["chosen"]),
-        "rejected_tokens": _mean(lengths["rejected"]),
+        "chosen_tokens": mean_or_zero(lengths["chosen"]),
+        "rejected_tokens": mean_or_zero(lengths["rejected"]),
         "length_reward_correlation": _correlation(
             [float(number) for item in scored for number in item.tokens],
             [reward for item in scored for reward in item.rewards],
@@ -97,13 +97,9 @@ def _widest(rows: list[dict[str, Any]], max_pairs: int | None) -> list[dict[str,
     return [rows[position] for position in sorted(kept)]
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0
-
-
 def _correlation(left: Sequence[float], right: Sequence[float]) -> float:
     """Pearson's r; 0 where either side does not vary."""
-    left_mean, right_mean = _mean(left), _mean(right)
+    left_mean, right_mean = mean_or_zero(left), mean_or_zero(right)
     covariance = sum((a - left_mean) * (b - right_mean) for a, b in zip(left, right, strict=True))
     left_square = sum((a - left_mean) ** 2 for a in left)
     right_square = sum((b - right_mean) ** 2 for b in right)

@@ -120,13 +120,7 @@ def _trainer(
 ) -> tuple[_Trainer, Schedule]:
     from datasets import Dataset
 
-    schedule = Schedule(
-        rows=len(rows),
-        batch_size=recipe.batch_size,
-        micro_batch_size=recipe.micro_batch_size,
-        epochs=recipe.epochs,
-        max_steps=recipe.max_steps,
-    )
+    schedule = Schedule.of(recipe, len(rows))
     arguments = trainer_arguments(
         schedule,
         lr=recipe.lr,

@@ -56,6 +56,12 @@ class Schedule:
     epochs: int = 1
     max_steps: int | None = None
 
+    @classmethod
+    def of(cls, recipe: Any, rows: int) -> "Schedule":
+        """The schedule of a recipe (of SFT or DPO) over so many rows."""
+        names = ("batch_size", "micro_batch_size", "epochs", "max_steps")
+        return cls(rows=rows, **{name: getattr(recipe, name) for name in names})
+
     @property
     def micro(self) -> int:
         """Rows a forward pass: the largest divisor of the effective batch that is not above what was asked for."""
