@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-FOUNDATION = ("catalog", "config", "errors", "io", "progress", "resources")
+FOUNDATION = ("catalog", "config", "errors", "filesystem", "io", "progress", "resources")
 PARTS = ("data", "encoder", "rewriter", "evaluation", "models")
 WORKERS_ONLY = {
     "torch",

@@ -10,9 +10,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from cohyde.dag.files import replace_text, writing_to
 from cohyde.dag.processes import birth_of, is_alive
 from cohyde.dag.store import Store
+from cohyde.filesystem import replace_text, writing_to
 
 STALE_SECONDS = 30.0
 """An attempt on another host that gave no sign of life for so long is dead."""

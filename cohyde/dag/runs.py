@@ -7,10 +7,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from cohyde.dag.files import writing_to
 from cohyde.dag.plan import Node, Plan
 from cohyde.dag.store import Store
 from cohyde.errors import UserError
+from cohyde.filesystem import writing_to
 from cohyde.io import write_text
 
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")

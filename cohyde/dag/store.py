@@ -20,11 +20,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from cohyde.dag import manifest as manifests
-from cohyde.dag.files import flush, flush_tree, try_to_write, writing_to
 from cohyde.dag.manifest import FileRecord, Manifest
 from cohyde.dag.plan import artifact_name
 from cohyde.dag.processes import is_alive
 from cohyde.errors import UserError
+from cohyde.filesystem import flush, flush_tree, try_to_write, writing_to
 from cohyde.io import sha256_file
 
 OCCUPIED = {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}

@@ -21,12 +21,12 @@ from typing import Any, cast
 
 from cohyde.config import plain
 from cohyde.dag.attempts import Attempt, Failure, Owner
-from cohyde.dag.files import as_user_error
 from cohyde.dag.manifest import Manifest, library_versions
 from cohyde.dag.plan import Node
 from cohyde.dag.spec import Metrics, StageFunction, StageSpec
 from cohyde.dag.store import Store
 from cohyde.errors import DivergedError, UserError
+from cohyde.filesystem import as_user_error
 
 PROGRESS_SECONDS = 0.5
 BEAT_SECONDS = 5.0
