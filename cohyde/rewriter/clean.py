@@ -56,13 +56,14 @@ def clean(text: str) -> str:
 
 
 def _pass(text: str) -> str:
-    lines = [line.strip() for line in _without_reasoning(text).splitlines()]
+    lines = [line.strip() for line in without_reasoning(text).splitlines()]
     text = _without_markdown("\n".join(line for line in lines if line))
     text = PREAMBLE.sub("", text)
     return _without_quotes(fold(SIGN_OFF.sub("", text)))
 
 
-def _without_reasoning(text: str) -> str:
+def without_reasoning(text: str) -> str:
+    """The text without reasoning blocks (closed, cut off, or opened by the template) and special tokens."""
     text = CLOSED_REASONING.sub(" ", text)
     text = CLOSED_ELSEWHERE.sub("", text)
     return SPECIAL_TOKEN.sub(" ", CUT_OFF_REASONING.sub("", text))
