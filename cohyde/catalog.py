@@ -44,13 +44,18 @@ class Tool:
 
 @dataclass(frozen=True, kw_only=True)
 class Query:
-    """A request with its gold tools. ``tier`` is G1, G2, G3 or any other label."""
+    """A request with its gold tools.
+
+    ``tier`` is G1, G2, G3 or any other label; ``instruction`` says in the data's own words what kind of tools is
+    sought (ToolRet has one a query), for encoders that take instructions.
+    """
 
     id: str
     text: str
     tools: tuple[str, ...]
     tier: str = "all"
     split: str = "train"
+    instruction: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,26 +214,29 @@ def query_from_row(row: Mapping[str, Any]) -> Query:
     tools = row.get("tools", [])
     if not isinstance(tools, list) or not all(isinstance(tool, str) for tool in tools):
         raise ValueError("field 'tools' has to be a list of tool ids")
-    tier = str(row.get("tier") or "all")
+    tier, instruction = str(row.get("tier") or "all"), str(row.get("instruction") or "")
     check_text("tier", tier)
+    check_text("instruction", instruction)
     return Query(
         id=row["id"],
         text=row["text"],
         tools=tuple(dict.fromkeys(tools)),
         tier=tier,
         split=str(row.get("split") or "train"),
+        instruction=instruction,
     )
 
 
 def query_to_row(query: Query) -> dict[str, Any]:
-    """The row of ``queries.jsonl`` that :func:`query_from_row` reads."""
-    return {
+    """The row of ``queries.jsonl`` that :func:`query_from_row` reads; an empty instruction is left out."""
+    row: dict[str, Any] = {
         "id": query.id,
         "text": query.text,
         "tools": list(query.tools),
         "tier": query.tier,
         "split": query.split,
     }
+    return row | {"instruction": query.instruction} if query.instruction else row
 
 
 def tool_to_row(tool: Tool) -> dict[str, Any]:

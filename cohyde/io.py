@@ -11,6 +11,8 @@ from typing import Any
 from cohyde.errors import UserError
 
 CHUNK_BYTES = 1 << 20
+LONGEST_LINE = 1 << 24
+"""Bytes of a line of JSON at most: no record of ours comes near it, and a file without line ends goes far beyond."""
 Fault = Callable[[str, str, str], None]
 """Is told ``(kind, where, what)`` of something wrong in a file."""
 
@@ -53,6 +55,8 @@ class _BadLine(ValueError):
 
 def _json_object(raw: bytes) -> dict[str, Any]:
     remedy = "each line has to be one JSON object"
+    if len(raw) > LONGEST_LINE:
+        raise _BadLine("line too long", f"a line of {len(raw) / 1e6:.0f} MB; at most 16 MB are read", remedy)
     try:
         row = json.loads(raw.decode("utf-8").rstrip("\r\n"))
     except UnicodeDecodeError as error:

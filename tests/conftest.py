@@ -40,3 +40,12 @@ def tiny_encoder_path(cohyde_cache: Path) -> Path:
 def tiny_rewriter_path(cohyde_cache: Path) -> Path:
     """A Qwen3.5 folder of four layers (three linear, one full attention) with a chat template that can think."""
     return resolve("tiny:qwen3_5")
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The public data sets that may lie beside a checkout; tests that need them are left out where they don't."""
+    folder = Path(__file__).resolve().parents[2] / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip("no public data sets beside this checkout")
+    return folder

@@ -89,7 +89,7 @@ def test_faults_of_the_data_are_told_by_file_and_line(
     cohyde: Call, tmp_path: Path, tools: list[Any], queries: list[Any], expected: list[str]
 ) -> None:
     folder = dataset(tmp_path / "data", tools, queries)
-    remedy = "mend the file, or drop such rows with data.drop_invalid=true"
+    remedy = "mend the file, or drop such rows: --drop-invalid (with cohyde run, data.drop_invalid=true)"
     check_refused(cohyde("run", "-c", "tiny", f"data.path={folder}"), str(folder), *expected, remedy)
     assert not (tmp_path / "store").exists()
 

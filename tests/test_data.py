@@ -5,7 +5,8 @@ import json
 import pytest
 
 from cohyde.catalog import Dataset, Parameter, Query, Tool
-from cohyde.data.dataset import dataset_checksum, dataset_folder, normalised, read_card, read_dataset, write_dataset
+from cohyde.data.dataset import dataset_checksum, dataset_folder, read_card, read_dataset, write_dataset
+from cohyde.data.validation import normalised
 from cohyde.errors import UserError
 
 TOOLS = [{"id": "a", "title": "Alpha"}, {"id": "b", "title": "Beta"}]
@@ -96,7 +97,7 @@ def test_zero_width_and_right_to_left_text_survive_reading_and_writing(folder, t
         ({"tools": [*TOOLS, {"title": "x"}]}, "catalog.jsonl:3", "field 'id' is missing or empty"),
         ({"tools": [*TOOLS, {"id": "c", "titel": "x"}]}, "catalog.jsonl:3", "unknown field 'titel'"),
         ({"tools": [*TOOLS, {"id": "c", "title": "x\0"}]}, "catalog.jsonl:3", "'title' holds a NUL character"),
-        ({"tools": [*TOOLS, TOOLS[0]]}, "catalog.jsonl:3", "'a' is also on line 1 (duplicate tool id; 1 in all)"),
+        ({"tools": [*TOOLS, TOOLS[0]]}, "catalog.jsonl:3", "'a' says the same as at catalog.jsonl:1 (repeated tool; 1 in all)"),
         ({"queries": [*QUERIES, '{"id": "q4"']}, "queries.jsonl:4", "not JSON"),
         ({"queries": [*QUERIES, {"id": "q4", "tools": ["a"]}]}, "queries.jsonl:4", "field 'text'"),
         (
@@ -104,7 +105,7 @@ def test_zero_width_and_right_to_left_text_survive_reading_and_writing(folder, t
             "queries.jsonl:4",
             "'text' holds half a surrogate pair",
         ),
-        ({"queries": [*QUERIES, QUERIES[1] | {"text": "x"}]}, "queries.jsonl:4", "'q2' is also on line 2"),
+        ({"queries": [*QUERIES, QUERIES[1] | {"text": "x"}]}, "queries.jsonl:4", "'q2' is also at queries.jsonl:2"),
         ({"queries": [*QUERIES, {"id": "q4", "text": "x", "tools": ["z"]}]}, "queries.jsonl:4", "'q4' names 'z', not"),
         ({"queries": [*QUERIES, {"id": "q4", "text": "x", "tools": []}]}, "queries.jsonl:4", "'q4' names no tool"),
         ({"queries": [*QUERIES, {"id": "q4", "text": "x"}]}, "queries.jsonl:4", "'q4' names no tool"),

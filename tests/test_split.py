@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from cohyde.catalog import Dataset, Query, Tool
-from cohyde.data.dataset import normalised, read_dataset
+from cohyde.data.dataset import read_dataset
+from cohyde.data.validation import normalised
 from cohyde.data.split import limit_queries, sample_queries, split_dev, stratified_sample, subset_tools
 from cohyde.resources import sample_folder
 

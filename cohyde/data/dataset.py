@@ -1,22 +1,12 @@
 """Dataset folders: ``catalog.jsonl``, ``queries.jsonl``, ``vague.jsonl`` and a ``dataset.yaml`` card."""
 
-import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cohyde.catalog import (
-    Dataset,
-    Query,
-    Tool,
-    check_text,
-    fold,
-    query_from_row,
-    query_to_row,
-    tool_from_row,
-    tool_to_row,
-)
-from cohyde.data.validation import Findings
+from cohyde.catalog import Dataset, query_to_row, tool_to_row
+from cohyde.data.validation import SPLITS, DatasetRows, Findings, Row, validated
 from cohyde.errors import UserError
 from cohyde.io import read_jsonl, sha256_file, sha256_text, write_jsonl, write_text
 from cohyde.resources import sample_folder
@@ -25,7 +15,6 @@ CATALOG = "catalog.jsonl"
 QUERIES = "queries.jsonl"
 VAGUE = "vague.jsonl"
 CARD = "dataset.yaml"
-SPLITS = ("train", "dev", "eval")
 
 
 def dataset_folder(path: str) -> Path:
@@ -58,118 +47,22 @@ def read_dataset(folder: Path, *, drop_invalid: bool = False) -> tuple[Dataset, 
         drop_invalid: leave out and count the rows at fault instead of raising.
 
     Raises:
-        UserError: the first fault, by file and line, and how many there are of each kind.
+        UserError: the first fault of each kind, by file and line, and how many there are.
     """
     findings = Findings(drop_invalid=drop_invalid)
-    tools = tuple(_read_tools(folder / CATALOG, findings))
-    if not tools:
-        findings.raise_if_any()
-        raise UserError(f"{folder / CATALOG}: the catalogue is empty", "a catalogue needs at least one tool")
-    read = _read_queries(folder / QUERIES, {tool.id for tool in tools}, findings)
-    by_split = {name: {line: query for line, query in read.items() if query.split == name} for name in SPLITS}
-    evaluation = by_split["eval"].values()
-    vague = tuple(_read_vague(folder / VAGUE, {query.id: query for query in evaluation}, findings))
-    dev = _without_twins(by_split["dev"], [*evaluation, *vague], folder / QUERIES, findings)
-    train = _without_twins(by_split["train"], [*evaluation, *vague, *dev], folder / QUERIES, findings)
-    findings.raise_if_any()
-    return Dataset(name=_name(folder), tools=tools, train=train, dev=dev, eval=tuple(evaluation), vague=vague), findings
+    dataset = validated(str(folder / CATALOG), dataset_rows(folder, findings), findings)
+    return replace(dataset, name=_name(folder)), findings
 
 
-def _read_tools(path: Path, findings: Findings) -> Iterable[Tool]:
-    first_line: dict[str, int] = {}
-    for number, row in read_jsonl(path, findings.fault):
-        where = f"{path}:{number}"
-        try:
-            tool = tool_from_row(row)
-        except ValueError as error:
-            findings.fault("malformed tool", where, str(error))
-            continue
-        if tool.id in first_line:
-            findings.fault("duplicate tool id", where, f"{tool.id!r} is also on line {first_line[tool.id]}")
-            continue
-        first_line[tool.id] = number
-        yield tool
+def dataset_rows(folder: Path, findings: Findings) -> DatasetRows:
+    """The rows of a dataset folder, read as they are asked for."""
 
+    def rows(name: str) -> Iterator[Row]:
+        for number, fields in read_jsonl(folder / name, findings.fault):
+            yield Row(f"{folder / name}:{number}", fields)
 
-def _read_queries(path: Path, known: set[str], findings: Findings) -> dict[int, Query]:
-    """The queries by line number, in the file's order."""
-    first_line: dict[str, int] = {}
-    queries = {}
-    for number, row in read_jsonl(path, findings.fault):
-        where = f"{path}:{number}"
-        try:
-            query = query_from_row(row)
-        except ValueError as error:
-            findings.fault("malformed query", where, str(error))
-            continue
-        unknown = [tool for tool in query.tools if tool not in known]
-        if query.id in first_line:
-            findings.fault("duplicate query id", where, f"{query.id!r} is also on line {first_line[query.id]}")
-        elif query.split not in SPLITS:
-            findings.fault("unknown split", where, f"{query.split!r} of {query.id!r} is none of {', '.join(SPLITS)}")
-        elif not query.tools:
-            findings.fault("query without gold", where, f"{query.id!r} names no tool")
-        elif unknown:
-            findings.fault("unknown gold tool", where, f"{query.id!r} names {unknown[0]!r}, not in the catalogue")
-        else:
-            queries[number] = query
-        first_line.setdefault(query.id, number)
-    return queries
-
-
-def _read_vague(path: Path, evaluation: Mapping[str, Query], findings: Findings) -> Iterable[Query]:
-    if not path.exists():
-        return
-    seen: set[str] = set()
-    for number, row in read_jsonl(path, findings.fault):
-        where = f"{path}:{number}"
-        try:
-            identifier, text = _paraphrase_from(row)
-        except ValueError as error:
-            findings.fault("malformed paraphrase", where, str(error))
-            continue
-        if identifier not in evaluation:
-            findings.fault("unknown paraphrase", where, f"{identifier!r} is not an evaluation query")
-        elif identifier in seen:
-            findings.fault("duplicate paraphrase", where, f"{identifier!r} occurs before")
-        else:
-            seen.add(identifier)
-            original = evaluation[identifier]
-            yield Query(id=identifier, text=text, tools=original.tools, tier=original.tier, split="vague")
-
-
-def _paraphrase_from(row: Mapping[str, Any]) -> tuple[str, str]:
-    identifier, text = row.get("id"), row.get("text")
-    if not isinstance(identifier, str) or not isinstance(text, str) or not text.strip():
-        raise ValueError("needs an 'id' and a 'text' that is not empty")
-    check_text("text", text)
-    return identifier, text
-
-
-def normalised(text: str) -> str:
-    """Letters and digits only, without case or invisible characters: texts equal in this form are the same query.
-
-    A text without letters or digits stands for itself.
-    """
-    folded = unicodedata.normalize("NFKC", text).casefold()
-    visible = (c for c in folded if unicodedata.category(c) != "Cf")
-    return " ".join("".join(c if c.isalnum() else " " for c in visible).split()) or fold(text)
-
-
-def _without_twins(
-    queries: Mapping[int, Query], held_out: Iterable[Query], path: Path, findings: Findings
-) -> tuple[Query, ...]:
-    """The queries, by line number, that do not read like one that is held out."""
-    texts = {normalised(query.text): query for query in held_out}
-    kept = []
-    for line, query in queries.items():
-        twin = texts.get(normalised(query.text))
-        if twin is None:
-            kept.append(query)
-        else:
-            what = f"{query.id!r} ({query.split}) reads as {twin.id!r} ({twin.split})"
-            findings.fault("leakage between splits", f"{path}:{line}", what)
-    return tuple(kept)
+    paraphrases = rows(VAGUE) if (folder / VAGUE).exists() else ()
+    return DatasetRows(tools=rows(CATALOG), queries=rows(QUERIES), paraphrases=paraphrases)
 
 
 def _name(folder: Path) -> str:
@@ -193,14 +86,24 @@ def read_card(folder: Path) -> dict[str, Any]:
 
 
 def write_dataset(folder: Path, dataset: Dataset, card: Mapping[str, Any]) -> None:
-    """Write a dataset folder that :func:`read_dataset` reads back equal; the same input gives the same bytes."""
-    import yaml
+    """Write a dataset folder that :func:`read_dataset` reads back equal; the same input gives the same bytes.
 
+    The card gets the dataset's name, what ``card`` says, the counts and the files' checksums.
+    """
     queries = [*dataset.train, *dataset.dev, *dataset.eval]
     write_jsonl(folder / CATALOG, map(tool_to_row, dataset.tools))
     write_jsonl(folder / QUERIES, map(query_to_row, queries))
     write_jsonl(folder / VAGUE, ({"id": query.id, "text": query.text} for query in dataset.vague))
+    write_card(folder, dataset, card)
+
+
+def write_card(folder: Path, dataset: Dataset, card: Mapping[str, Any]) -> None:
+    """Write ``dataset.yaml`` beside files that are there: counts and checksums are made, all else is ``card``'s."""
+    import yaml
+
+    made = ("name", "counts", "sha256")
     counts = {"tools": len(dataset.tools)} | {name: len(getattr(dataset, name)) for name in (*SPLITS, "vague")}
-    checksums = {name: sha256_file(folder / name) for name in (CATALOG, QUERIES, VAGUE)}
-    content = {"name": dataset.name, **card, "counts": counts, "sha256": checksums}
-    write_text(folder / CARD, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+    checksums = {name: sha256_file(folder / name) for name in (CATALOG, QUERIES, VAGUE) if (folder / name).is_file()}
+    said = {key: value for key, value in card.items() if key not in made}
+    content = {"name": dataset.name, **said, "counts": counts, "sha256": checksums}
+    write_text(folder / CARD, yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100))

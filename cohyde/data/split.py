@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from cohyde.catalog import Dataset, Query, Tool
-from cohyde.data.dataset import normalised
+from cohyde.data.validation import normalised
 
 Item = TypeVar("Item")
 
