@@ -80,8 +80,12 @@ def check_refused(answer: tuple[int, str, str], *expected: str) -> None:
             [{**QUERIES[0], "tools": ["w/now", "gone"]}, *QUERIES[1:]],
             ["queries.jsonl:1: 'q1' names 'gone', not in the catalogue (unknown gold tool; 1 in all)"],
         ),
-        ([*TOOLS, TOOLS[0]], QUERIES, ["catalog.jsonl:4: 'w/now' is also on line 1 (duplicate tool id; 1 in all)"]),
-        (TOOLS, [*QUERIES, QUERIES[0]], ["queries.jsonl:5: 'q1' is also on line 1"]),
+        (
+            [*TOOLS, TOOLS[0]],
+            QUERIES,
+            ["catalog.jsonl:4: 'w/now' says the same as at catalog.jsonl:1 (repeated tool; 1 in all)"],
+        ),
+        (TOOLS, [*QUERIES, {**QUERIES[0], "text": "x"}], ["queries.jsonl:5: 'q1' is also at queries.jsonl:1"]),
         ([*TOOLS, {"title": "nameless"}], QUERIES, ["catalog.jsonl:4: field 'id' is missing or empty"]),
     ],
 )
@@ -110,7 +114,7 @@ def test_what_is_no_dataset_is_told(cohyde: Call, tmp_path: Path) -> None:
 def test_all_faults_are_counted(cohyde: Call, tmp_path: Path) -> None:
     folder = dataset(tmp_path / "data", [*TOOLS, TOOLS[0], TOOLS[1]], [*QUERIES, {"id": "q9", "text": "x"}])
     _, _, errors = cohyde("run", "-c", "tiny", f"data.path={folder}")
-    assert "(duplicate tool id; 2 in all)" in errors
+    assert "(repeated tool; 2 in all)" in errors
     assert "'q9' names no tool (query without gold; 1 in all)" in errors
 
 
