@@ -97,13 +97,17 @@ def write_dataset(folder: Path, dataset: Dataset, card: Mapping[str, Any]) -> No
     write_card(folder, dataset, card)
 
 
+def counts_of(dataset: Dataset) -> dict[str, int]:
+    """How many tools, and how many queries in each split and among the paraphrases."""
+    return {"tools": len(dataset.tools)} | {name: len(getattr(dataset, name)) for name in (*SPLITS, "vague")}
+
+
 def write_card(folder: Path, dataset: Dataset, card: Mapping[str, Any]) -> None:
     """Write ``dataset.yaml`` beside files that are there: counts and checksums are made, all else is ``card``'s."""
     import yaml
 
     made = ("name", "counts", "sha256")
-    counts = {"tools": len(dataset.tools)} | {name: len(getattr(dataset, name)) for name in (*SPLITS, "vague")}
     checksums = {name: sha256_file(folder / name) for name in (CATALOG, QUERIES, VAGUE) if (folder / name).is_file()}
     said = {key: value for key, value in card.items() if key not in made}
-    content = {"name": dataset.name, **said, "counts": counts, "sha256": checksums}
+    content = {"name": dataset.name, **said, "counts": counts_of(dataset), "sha256": checksums}
     write_text(folder / CARD, yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100))
