@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from cohyde.filesystem import writing_to
 from cohyde.io import canonical_json, read_rows, sha256_text
 
 
@@ -29,17 +30,22 @@ class Ledger:
             identity: JSON data: all that can change a row. No secrets: its hash names the file.
 
         Raises:
-            UserError: a line that is whole is no JSON object; names file and line.
+            UserError: a line that is whole is no JSON object (names file and line); the folder cannot be written to.
         """
-        folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / f"{sha256_text(canonical_json(identity))[:12]}.jsonl"
-        _cut_half_line(self.path)
+        with writing_to(folder, "folder"):
+            folder.mkdir(parents=True, exist_ok=True)
+            _cut_half_line(self.path)
         self.rows = read_rows(self.path) if self.path.exists() else []
 
     def append(self, row: dict[str, Any]) -> None:
-        """Add a finished row: one write, flushed and on disk when this returns."""
+        """Add a finished row: one write, flushed and on disk when this returns.
+
+        Raises:
+            UserError: the disk is full, or the folder cannot be written to.
+        """
         line = json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n"
-        with self.path.open("ab") as handle:
+        with writing_to(self.path.parent, "folder"), self.path.open("ab") as handle:
             handle.write(line.encode("utf-8"))
             handle.flush()
             os.fsync(handle.fileno())

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from cohyde.catalog import SURROGATE
 from cohyde.config import ChatConfig, RewriterConfig, SamplingConfig
 from cohyde.errors import UserError
 from cohyde.models.reference import identity, resolve
@@ -105,8 +106,13 @@ class TransformersChat:
 
 
 def _reply(completion: Completion) -> Reply:
-    text = without_reasoning(completion.texts[0]).strip()
-    return Reply(id=completion.id, text=text, finished=completion.finished[0])
+    return replied(completion.id, completion.texts[0], finished=completion.finished[0])
+
+
+def replied(identifier: str, written: str, *, finished: bool) -> Reply:
+    """The reply that a model's words make: without reasoning, and in characters that a file can hold."""
+    text = SURROGATE.sub("\ufffd", without_reasoning(written)).replace("\0", "").strip()
+    return Reply(id=identifier, text=text, finished=finished)
 
 
 def failed(identifier: str, why: str) -> Reply:

@@ -59,7 +59,7 @@ def _pass(text: str) -> str:
     lines = [line.strip() for line in without_reasoning(text).splitlines()]
     text = _without_markdown("\n".join(line for line in lines if line))
     text = PREAMBLE.sub("", text)
-    return _without_quotes(fold(SIGN_OFF.sub("", text)))
+    return without_quotes(fold(SIGN_OFF.sub("", text)))
 
 
 def without_reasoning(text: str) -> str:
@@ -75,7 +75,8 @@ def _without_markdown(text: str) -> str:
     return ITALIC.sub(r"\2", text)
 
 
-def _without_quotes(text: str) -> str:
+def without_quotes(text: str) -> str:
+    """The text without a pair of quotation marks around the whole of it."""
     closing = QUOTES.get(text[:1])
     inside = text[1:-1]
     if closing and len(text) > 1 and text[-1] == closing and closing not in inside and text[0] not in inside:
