@@ -5,13 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-WHITESPACE = re.compile(r"\s+")
 SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def fold(text: str) -> str:
     """Fold every run of white space into one blank and strip the ends."""
-    return WHITESPACE.sub(" ", text).strip()
+    return " ".join(text.split())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +85,10 @@ def _name(tool: Tool) -> str:
 
 
 def _parameters(tool: Tool) -> str:
+    if not tool.parameters:
+        return ""
     described = [
-        fold(f"{parameter.name} ({fold(parameter.description)})" if fold(parameter.description) else parameter.name)
+        fold(f"{parameter.name} ({about})" if (about := fold(parameter.description)) else parameter.name)
         for parameter in tool.parameters
     ]
     named = [text for text in described if text]
@@ -116,7 +117,8 @@ def render_api_description(tool: Tool) -> str:
 
 def render_full(tool: Tool) -> str:
     """φ5: the full record. What an endpoint does comes early, so that a cut at the maximum length keeps it."""
-    schema = f"Returns: {fold(tool.schema)}" if fold(tool.schema) else ""
+    folded = fold(tool.schema)
+    schema = f"Returns: {folded}" if folded else ""
     return _joined(fold(tool.category), _name(tool), tool.api_description, tool.description, _parameters(tool), schema)
 
 
@@ -160,6 +162,10 @@ def check_text(name: str, value: str) -> None:
         raise ValueError(f"field {name!r} holds half a surrogate pair at position {broken.start() + 1}")
 
 
+TEXTS = ("id", "category", "title", "description", "api_name", "api_description", "schema")
+FIELDS = {*TEXTS, "parameters"}
+
+
 def tool_from_row(row: Mapping[str, Any]) -> Tool:
     """Build a tool from a row of ``catalog.jsonl``; missing texts are empty.
 
@@ -167,7 +173,7 @@ def tool_from_row(row: Mapping[str, Any]) -> Tool:
         ValueError: a field has the wrong type, is unknown, or the id is missing; names the field.
     """
     texts = {}
-    for name in ("id", "category", "title", "description", "api_name", "api_description", "schema"):
+    for name in TEXTS:
         value = row.get(name, "")
         value = "" if value is None else value
         if not isinstance(value, str):
@@ -176,9 +182,8 @@ def tool_from_row(row: Mapping[str, Any]) -> Tool:
         texts[name] = value
     if not texts["id"].strip():
         raise ValueError("field 'id' is missing or empty")
-    unknown = sorted(set(row) - {*texts, "parameters"})
-    if unknown:
-        raise ValueError(f"unknown field {unknown[0]!r}")
+    if unknown := row.keys() - FIELDS:
+        raise ValueError(f"unknown field {min(unknown)!r}")
     return Tool(**texts, parameters=_parameters_from(row.get("parameters") or []))
 
 

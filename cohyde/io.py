@@ -15,15 +15,21 @@ LONGEST_LINE = 1 << 24
 """Bytes of a line of JSON at most: no record of ours comes near it, and a file without line ends goes far beyond."""
 Fault = Callable[[str, str, str], None]
 """Is told ``(kind, where, what)`` of something wrong in a file."""
+HowFar = Callable[[int, int], None]
+"""Is told ``(bytes read, bytes in all)`` of a file."""
+TELL_EVERY = 1 << 10
 
 
-def read_jsonl(path: Path, fault: Fault | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_jsonl(
+    path: Path, fault: Fault | None = None, how_far: HowFar | None = None
+) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield ``(line number, row)`` for every line of a JSON Lines file that is not blank.
 
     Args:
         path: the file; a byte order mark at its start is skipped.
         fault: is told of each line that is no UTF-8 or no JSON object, which is then left out; without it the first
             such line raises.
+        how_far: is told every 1,024 lines how far it is.
 
     Raises:
         UserError: the file is missing, or (without ``fault``) a line is wrong; names file and line.
@@ -31,8 +37,12 @@ def read_jsonl(path: Path, fault: Fault | None = None) -> Iterator[tuple[int, di
     if not path.is_file():
         what = "is a directory, not a file" if path.is_dir() else "does not exist"
         raise UserError(f"{path}: {what}", "expected a JSON Lines file, one JSON object a line")
+    size, done = path.stat().st_size, 0
     with path.open("rb") as handle:
         for number, raw in enumerate(handle, start=1):
+            done += len(raw)
+            if how_far is not None and number % TELL_EVERY == 0:
+                how_far(done, size)
             if number == 1:
                 raw = raw.removeprefix(b"\xef\xbb\xbf")
             if not raw.strip():

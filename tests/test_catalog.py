@@ -138,6 +138,14 @@ def test_white_space_is_folded_in_every_form():
     messy = replace(FORECAST, title=" Sky\n\tLantern ", api_description="Two\r\nlines  here.")
     assert render(messy, 4) == "Sky Lantern hourlyForecast. Two lines here"
     assert all(fold(render(messy, form)) == render(messy, form) for form in FORMS)
+    padded = Tool(id="t", parameters=(Parameter(name="when ", description="\ta  day "), Parameter(name=" where")))
+    assert render(padded, 5) == "Parameters: when (a day), where"
+
+
+def test_all_that_unicode_calls_white_space_is_folded():
+    blanks = [chr(code) for code in range(0x110000) if chr(code).isspace()]
+    assert len(blanks) > 20
+    assert fold("".join(f"{blank}a" for blank in blanks)) == " ".join("a" * len(blanks))
 
 
 def test_folding_twice_changes_nothing():

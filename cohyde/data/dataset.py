@@ -9,6 +9,7 @@ from cohyde.catalog import Dataset, query_to_row, tool_to_row
 from cohyde.data.validation import SPLITS, DatasetRows, Findings, Row, validated
 from cohyde.errors import UserError
 from cohyde.io import read_jsonl, sha256_file, sha256_text, write_jsonl, write_text
+from cohyde.progress import Progress, Silent
 from cohyde.resources import sample_folder
 
 CATALOG = "catalog.jsonl"
@@ -39,27 +40,36 @@ def dataset_checksum(path: str) -> str:
     return sha256_text("\n".join(f"{file.name} {sha256_file(file)}" for file in files))
 
 
-def read_dataset(folder: Path, *, drop_invalid: bool = False) -> tuple[Dataset, Findings]:
+def read_dataset(
+    folder: Path, *, drop_invalid: bool = False, progress: Progress | None = None
+) -> tuple[Dataset, Findings]:
     """Read and validate a dataset folder.
 
     Args:
         folder: holds ``catalog.jsonl`` and ``queries.jsonl``, and ``vague.jsonl`` where there are paraphrases.
         drop_invalid: leave out and count the rows at fault instead of raising.
+        progress: is told how far it is.
 
     Raises:
         UserError: the first fault of each kind, by file and line, and how many there are.
     """
     findings = Findings(drop_invalid=drop_invalid)
-    dataset = validated(str(folder / CATALOG), dataset_rows(folder, findings), findings)
+    dataset = validated(str(folder / CATALOG), dataset_rows(folder, findings, progress), findings)
     return replace(dataset, name=_name(folder)), findings
 
 
-def dataset_rows(folder: Path, findings: Findings) -> DatasetRows:
+def dataset_rows(folder: Path, findings: Findings, progress: Progress | None = None) -> DatasetRows:
     """The rows of a dataset folder, read as they are asked for."""
+    listener = progress or Silent()
 
     def rows(name: str) -> Iterator[Row]:
-        for number, fields in read_jsonl(folder / name, findings.fault):
-            yield Row(f"{folder / name}:{number}", fields)
+        path = str(folder / name)
+
+        def how_far(done: int, size: int) -> None:
+            listener.update(done / 1e6, size / 1e6, f"MB of {name}")
+
+        for number, fields in read_jsonl(folder / name, findings.fault, how_far):
+            yield Row(f"{path}:{number}", fields)
 
     paraphrases = rows(VAGUE) if (folder / VAGUE).exists() else ()
     return DatasetRows(tools=rows(CATALOG), queries=rows(QUERIES), paraphrases=paraphrases)
