@@ -9,7 +9,7 @@ from typing import Any
 
 from cohyde.catalog import Dataset
 from cohyde.data.dataset import write_dataset
-from cohyde.data.importers import openai_tools
+from cohyde.data.importers import beir, openai_tools, toolbench_retriever
 from cohyde.data.importers.format import Format, Options
 from cohyde.data.reading import Reading
 from cohyde.data.sources import Sources
@@ -19,7 +19,9 @@ from cohyde.filesystem import as_user_error, whole_folder
 from cohyde.io import sha256_file
 from cohyde.progress import Progress, Silent
 
-FORMATS: Mapping[str, Format] = {module.FORMAT.name: module.FORMAT for module in (openai_tools,)}
+FORMATS: Mapping[str, Format] = {
+    module.FORMAT.name: module.FORMAT for module in (beir, openai_tools, toolbench_retriever)
+}
 """Formats by the name that ``cohyde data import`` chooses."""
 
 
@@ -42,7 +44,8 @@ def import_dataset(
         sources: files, or folders that hold them under their published names.
         out: the dataset folder to write; it appears when it is complete, and not at all where anything fails.
         vague: a JSON Lines file of paraphrases (``id``, ``text``) of evaluation queries.
-        card: what the dataset's card shall say, such as ``name`` (else the folder's), ``source`` and ``licence``.
+        card: what the dataset's card shall say, such as ``name`` (else what the files say, else the folder's),
+            ``source`` and ``licence``.
         options: what the format has to be told besides.
         drop_invalid: leave out and count rows at fault instead of raising.
         overwrite: replace what is at ``out``.
@@ -54,15 +57,15 @@ def import_dataset(
     if format_name not in FORMATS:
         raise UserError(f"there is no format {format_name!r}", f"formats are: {', '.join(FORMATS)}")
     reading = Reading(Findings(drop_invalid=drop_invalid), progress or Silent())
-    said = dict(card or {})
     with whole_folder(out, overwrite=overwrite) as folder, _file_errors(out):
         rows = FORMATS[format_name].read(Sources.of(sources), reading, options or Options())
         if vague is not None:
             found = (Row(where, fields) for where, fields in reading.jsonl(vague))
             rows = replace(rows, paraphrases=chain(rows.paraphrases, found))
+        said = {**rows.card, **(card or {})}
         dataset = validated(", ".join(map(str, sources)), rows, reading.findings)
         dataset = replace(dataset, name=str(said.get("name") or out.resolve().name))
-        write_dataset(folder, dataset, said | {"imported": _provenance(format_name, reading)})
+        write_dataset(folder, dataset, said | {"imported": _provenance(format_name, reading, said)})
     return dataset, reading.findings
 
 
@@ -76,8 +79,11 @@ def _file_errors(out: Path) -> Iterator[None]:
         raise known or UserError(f"{error.filename or out}: {(error.strerror or str(error)).lower()}") from error
 
 
-def _provenance(format_name: str, reading: Reading) -> dict[str, Any]:
-    """Where the data is from, without paths or times: the same files give the same card wherever they lie."""
+def _provenance(format_name: str, reading: Reading, card: Mapping[str, Any]) -> dict[str, Any]:
+    """Where the data is from, without paths or times: the same files give the same card wherever they lie.
+
+    What an earlier import said in the card is kept in it.
+    """
     files = sorted((path.name, sha256_file(path)) for path in reading.files)
     findings = reading.findings
     return {
@@ -85,4 +91,5 @@ def _provenance(format_name: str, reading: Reading) -> dict[str, Any]:
         "files": [{"name": name, "sha256": sha256} for name, sha256 in files],
         "dropped": dict(sorted(findings.counts.items())),
         "remarks": dict(sorted(findings.remarks.counts.items())),
+        **({"before": card["imported"]} if "imported" in card else {}),
     }

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from cohyde.data.validation import Findings
 from cohyde.errors import UserError
@@ -83,6 +83,14 @@ class Reading:
         if (rest := _skip(text, at + 1)) < len(text):
             _raise_malformed(path, json.JSONDecodeError("more text after the array", text, rest))
 
+    def json_objects(self, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The items of :meth:`json_items` that are objects; any other is a fault."""
+        for where, item in self.json_items(path):
+            if isinstance(item, dict):
+                yield where, item
+            else:
+                self.findings.fault("malformed record", where, f"expected an object, got {type(item).__name__}")
+
     def yaml(self, path: Path) -> Any:
         """A YAML document, loaded safely; JSON is YAML too, but read much faster by :meth:`json`.
 
@@ -113,7 +121,7 @@ class Reading:
         """
         self._opened(path)
         csv.field_size_limit(1 << 30)
-        quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+        quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
         reader = csv.reader(self._lines(path), delimiter=delimiter, quoting=quoting)
         names = list(columns)
         if header:
@@ -151,8 +159,15 @@ class Reading:
                     line = "\n"
                 yield line.removeprefix(MARK) if number == 1 else line
 
-    def parquet(self, path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    def parquet(
+        self, path: Path, columns: Sequence[str], optional: Sequence[str] = ()
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
         """``(path:row, {column: value})`` of a Parquet file; rows are counted from 1.
+
+        Args:
+            path: the file.
+            columns: what it must have.
+            optional: what is read besides where it is there; other columns are not read at all.
 
         Raises:
             UserError: it is no Parquet file, or a column is missing.
@@ -171,7 +186,8 @@ class Reading:
                         f"the columns have to be: {', '.join(columns)}",
                     )
                 number, total = 0, file.metadata.num_rows
-                for batch in file.iter_batches(PARQUET_ROWS, columns=list(columns)):
+                wanted = [*columns, *(column for column in optional if column in names)]
+                for batch in file.iter_batches(PARQUET_ROWS, columns=wanted):
                     for row in batch.to_pylist():
                         number += 1
                         yield f"{path}:{number}", row
@@ -239,6 +255,20 @@ def text_of(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return ", ".join(map(text_of, value))
     return json.dumps(value, ensure_ascii=False, sort_keys=True)
+
+
+def json_of(text: str) -> Any:
+    """The value of JSON that stands as a text inside a record.
+
+    Raises:
+        ValueError: it is no JSON; says what is wrong, and at which character.
+    """
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error.msg} at character {error.pos + 1}") from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, or brackets nested as deep
+        raise ValueError(f"not JSON that can be read: {error}") from None
 
 
 def objects(values: Any, where: str, findings: Findings) -> Iterable[tuple[str, Mapping[str, Any]]]:

@@ -50,15 +50,24 @@ class Sources:
         Raises:
             UserError: none matches, or several do; names what was looked for.
         """
-        found = self.named(*patterns)
-        wanted = " or ".join(patterns)
-        if not found:
-            raise UserError(f"{self}: no {wanted} there", self._what_there_is())
+        found = self.some(*patterns)
         if len(found) > 1:
+            examples = ", ".join(map(str, found[:3]))
             raise UserError(
-                f"{self}: {len(found)} files match {wanted}: {', '.join(map(str, found[:3]))}", "name the one to read"
+                f"{self}: {len(found)} files match {' or '.join(patterns)}: {examples}", "name the one to read"
             )
         return found[0]
+
+    def some(self, *patterns: str) -> list[Path]:
+        """The files that match, at least one; as :meth:`named`.
+
+        Raises:
+            UserError: none matches; names what was looked for.
+        """
+        found = self.named(*patterns)
+        if not found:
+            raise UserError(f"{self}: no {' or '.join(patterns)} there", self._what_there_is())
+        return found
 
     def optional(self, *patterns: str) -> Path | None:
         """The one file that matches, or None where there is none; several are an error, as for :meth:`one`."""

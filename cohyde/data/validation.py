@@ -87,11 +87,15 @@ class Findings:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetRows:
-    """All rows of a dataset; ``paraphrases`` have the ids of evaluation queries and a text."""
+    """All rows of a dataset; ``paraphrases`` have the ids of evaluation queries and a text.
+
+    ``card`` is what the files say of the dataset itself, such as its name and licence.
+    """
 
     tools: Iterable[Row]
     queries: Iterable[Row] = ()
     paraphrases: Iterable[Row] = ()
+    card: Mapping[str, Any] = field(default_factory=dict)
 
 
 def validated(name: str, rows: DatasetRows, findings: Findings) -> Dataset:

@@ -7,6 +7,7 @@ from pathlib import Path
 from cohyde.data.reading import Reading
 from cohyde.data.sources import Sources
 from cohyde.data.validation import DatasetRows
+from cohyde.errors import UserError
 
 SPLIT_NAMES = {
     "train": "train",
@@ -29,6 +30,21 @@ class Options:
     """The split of queries whose files do not say it: ``train``, ``dev`` or ``eval``. None is the format's own rule."""
     catalog: Path | None = None
     """A catalogue to join with: a dataset folder of ours, or a file of the format's own; for formats without one."""
+
+
+def split_named(name: str, path: Path, options: Options) -> str:
+    """The split of ours that a file's name says, or what the options say of names that say none.
+
+    Raises:
+        UserError: neither says a split.
+    """
+    split = SPLIT_NAMES.get(name.lower()) or options.split
+    if split is None:
+        raise UserError(
+            f"{path}: {name!r} is not the name of a split",
+            f"known are: {', '.join(SPLIT_NAMES)}; name the files to read one by one, or say what it is: --split SPLIT",
+        )
+    return split
 
 
 @dataclass(frozen=True, kw_only=True)
