@@ -63,7 +63,7 @@ class DataConfig:
     split_seed: int = setting(42, ge=0)
     """Seed of the split and of every subset (paper: 42)."""
     tools: int | None = setting(None, ge=1)
-    """Keep this many tools: all that evaluation needs, the rest stratified by category. None keeps all."""
+    """Keep this many tools: all that evaluation needs, the rest stratified by tier and category. None keeps all."""
     train_queries: int | None = setting(None, ge=2)
     """Keep this many training queries (before the dev split), stratified by tier. None keeps all."""
     eval_queries: int | None = setting(None, ge=1)

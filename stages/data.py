@@ -7,8 +7,7 @@ from pathlib import Path
 from cohyde.catalog import tiers_of
 from cohyde.config import DataConfig
 from cohyde.data.dataset import dataset_folder, read_dataset, write_dataset
-from cohyde.data.split import limit_queries, split_dev, subset_tools
-from cohyde.errors import UserError
+from cohyde.data.split import limit_queries, split_dataset, subset_tools
 from cohyde.progress import Progress
 from stages.declaration import Stage
 
@@ -22,13 +21,7 @@ def run(inputs: Mapping[str, Path], config: DataConfig, out_dir: Path, progress:
     dataset = limit_queries(dataset, config.train_queries, config.eval_queries, config.split_seed)
     dataset, dropped_gold = subset_tools(dataset, config.tools, config.split_seed)
     if not dataset.dev:
-        if len(dataset.train) < 2:
-            raise UserError(
-                f"{config.path}: {len(dataset.train)} training queries are too few for a train and a dev split",
-                "give at least two queries with split 'train', or queries with split 'dev'",
-            )
-        train, dev = split_dev(dataset.train, config.dev_fraction, config.split_seed)
-        dataset = replace(dataset, train=tuple(train), dev=tuple(dev))
+        dataset = split_dataset(dataset, dev=config.dev_fraction, seed=config.split_seed)
     write_dataset(out_dir, dataset, {"tiers": tiers_of([*dataset.train, *dataset.dev, *dataset.eval])})
     return {
         "tools": len(dataset.tools),
@@ -41,4 +34,4 @@ def run(inputs: Mapping[str, Path], config: DataConfig, out_dir: Path, progress:
     }
 
 
-STAGE = Stage(kind="data", entry="stages.data:run", version="2", needs=())
+STAGE = Stage(kind="data", entry="stages.data:run", version="3", needs=())

@@ -7,8 +7,9 @@ import pytest
 
 from cohyde.catalog import Dataset, Query, Tool
 from cohyde.data.dataset import read_dataset
+from cohyde.data.split import limit_queries, sample_queries, split_dataset, split_off, stratified_sample, subset_tools
 from cohyde.data.validation import normalised
-from cohyde.data.split import limit_queries, sample_queries, split_dev, stratified_sample, subset_tools
+from cohyde.errors import UserError
 from cohyde.resources import sample_folder
 
 
@@ -67,14 +68,14 @@ def test_none_keeps_all():
 
 
 def test_dev_takes_its_fraction_of_each_tier():
-    train, dev = split_dev(of_tiers(50, 30, 20), 0.1, seed=42)
+    train, dev = split_off(of_tiers(50, 30, 20), "dev", 0.1, seed=42)
     assert tiers(dev) == {"G1": 5, "G2": 3, "G3": 2}
     assert tiers(train) == {"G1": 45, "G2": 27, "G3": 18}
 
 
 def test_every_query_is_on_exactly_one_side_and_knows_which():
     items = of_tiers(13, 8)
-    train, dev = split_dev(items, 0.25, seed=42)
+    train, dev = split_off(items, "dev", 0.25, seed=42)
     assert sorted(item.id for item in [*train, *dev]) == sorted(item.id for item in items)
     assert {item.split for item in dev} == {"dev"} and {item.split for item in train} == {"train"}
 
@@ -83,21 +84,79 @@ def test_queries_that_read_alike_go_to_the_same_side():
     items = [
         query(f"{n}-{twin}", text=f"{'Same' if twin else 'SAME'} text, {n}!") for n in range(20) for twin in (0, 1)
     ]
-    train, dev = split_dev(items, 0.3, seed=42)
+    train, dev = split_off(items, "dev", 0.3, seed=42)
     assert not {normalised(item.text) for item in train} & {normalised(item.text) for item in dev}
     assert (len(train), len(dev)) == (28, 12)  # 0.3 of 20 texts are 6, of two queries each
 
 
 def test_the_split_is_the_same_each_time_and_another_with_another_seed():
     items = of_tiers(40)
-    assert split_dev(items, 0.2, seed=42) == split_dev(items, 0.2, seed=42)
-    assert split_dev(items, 0.2, seed=42) != split_dev(items, 0.2, seed=43)
+    assert split_off(items, "dev", 0.2, seed=42) == split_off(items, "dev", 0.2, seed=42)
+    assert split_off(items, "dev", 0.2, seed=42) != split_off(items, "dev", 0.2, seed=43)
 
 
 @pytest.mark.parametrize(("count", "fraction", "in_dev"), [(2, 0.01, 1), (2, 0.99, 1), (3, 0.01, 1), (3, 0.99, 2)])
 def test_one_query_at_least_stays_on_either_side(count, fraction, in_dev):
-    train, dev = split_dev(of_tiers(count), fraction, seed=42)
+    train, dev = split_off(of_tiers(count), "dev", fraction, seed=42)
     assert (len(train), len(dev)) == (count - in_dev, in_dev)
+
+
+def test_texts_that_all_read_alike_cannot_be_split():
+    items = [query("a", text="Rain?"), query("b", text="rain"), query("c", text="RAIN!")]
+    with pytest.raises(UserError, match="3 training queries are too few for a train and a dev split") as error:
+        split_off(items, "dev", 0.5, seed=42)
+    assert "at least two queries" in error.value.remedy
+
+
+# ---------------------------------------------------------------------------------------------- splits of a dataset
+
+
+def whole_of(train, **splits):
+    return Dataset(name="mine", tools=(Tool(id="t0"),), train=tuple(train), **splits)
+
+
+def test_evaluation_is_drawn_first_and_dev_from_what_is_left():
+    split = split_dataset(whole_of(of_tiers(60, 40)), dev=0.1, evaluation=0.2, seed=42)
+    # 20 of 100, then 10% of the 80 that are left
+    assert (tiers(split.eval), tiers(split.dev)) == ({"G1": 12, "G2": 8}, {"G1": 5, "G2": 3})
+    assert tiers(split.train) == {"G1": 60 - 12 - 5, "G2": 40 - 8 - 3}
+    for name in ("train", "dev", "eval"):
+        assert {item.split for item in getattr(split, name)} == {name}
+
+
+def test_a_dataset_is_split_by_default_as_the_paper_does_it():
+    whole = whole_of(of_tiers(50, 30, 20))
+    train, dev = split_off(whole.train, "dev", 0.1, seed=42)
+    assert split_dataset(whole) == replace(whole, train=tuple(train), dev=tuple(dev))
+
+
+@pytest.mark.parametrize(("name", "shares"), [("dev", {}), ("eval", {"dev": 0, "evaluation": 0.5})])
+def test_a_split_that_is_there_is_not_drawn_a_second_time(name, shares):
+    whole = whole_of(of_tiers(10), **{name: (query("x", split=name),)})
+    with pytest.raises(UserError, match=f"mine has 1 {name} queries already") as error:
+        split_dataset(whole, **shares)
+    assert f"--{name} 0" in error.value.remedy
+
+
+def test_a_share_of_0_keeps_the_split_that_is_there():
+    evaluation = (query("x", split="eval"),)
+    whole = whole_of(of_tiers(20), eval=evaluation, vague=(query("x", split="vague", text="vaguely"),))
+    split = split_dataset(whole, dev=0.1, evaluation=0)
+    assert (split.eval, split.vague, len(split.dev), len(split.train)) == (evaluation, whole.vague, 2, 18)
+    assert split_dataset(whole, dev=0, evaluation=0) == whole
+
+
+def test_a_split_that_is_drawn_anew_is_drawn_from_its_queries_too():
+    first = split_dataset(whole_of(of_tiers(60, 40)), dev=0.1, evaluation=0.2, seed=42)
+    vague = tuple(replace(item, split="vague", text=f"vaguely {item.id}") for item in first.eval)
+    again = split_dataset(replace(first, vague=vague), dev=0, evaluation=0.2, seed=7, anew=True)
+    assert sorted(item.id for item in (*again.train, *again.eval)) == sorted(
+        item.id for item in (*first.train, *first.eval)
+    )
+    assert len(again.eval) == 18 and again.dev == first.dev  # 0.2 of the 92 that are not in dev
+    assert {item.split for item in again.train} == {"train"} and {item.split for item in again.eval} == {"eval"}
+    stayed = {item.id for item in again.eval} & {item.id for item in first.eval}
+    assert {item.id for item in again.vague} == stayed and len(stayed) < len(first.eval)
 
 
 # ------------------------------------------------------------------------------------------------------ subsets
@@ -119,6 +178,22 @@ def test_a_subset_keeps_what_evaluation_needs_and_fills_up_by_category():
     # 2 tools are needed; 49 of the 98 others, half of each category: 30, 15, 4
     assert kept == {"c0": 30, "c1": 15, "c2": 4 + 2}
     assert {"t2-9", "t2-8"} <= {tool.id for tool in subset.tools} and dropped == 0
+
+
+def test_a_subset_keeps_the_proportions_of_tiers_within_a_category():
+    easy = [query(f"q{n}", [f"t0-{n}"], tier="G1") for n in range(30)]
+    hard = [query(f"r{n}", [f"t0-{n}"], tier="G2", split="dev") for n in range(20, 40)]
+    subset, _ = subset_tools(dataset(train=tuple(easy), dev=tuple(hard)), 50, seed=1)
+    kept = {tool.id for tool in subset.tools}
+    # half of each: of c0, 20 of G1 alone, 10 of both, 10 of G2 alone, 20 that no query needs
+    of_c0 = [sum(f"t0-{n}" in kept for n in part) for part in (range(20), range(20, 30), range(30, 40), range(40, 60))]
+    assert of_c0 == [10, 5, 5, 10]
+    assert Counter(tool.category for tool in subset.tools) == {"c0": 30, "c1": 15, "c2": 5}
+
+
+def test_a_subset_is_the_same_each_time_and_another_with_another_seed():
+    whole = dataset(train=tuple(query(f"q{n}", [f"t0-{n}"], tier=f"G{n % 3}") for n in range(60)))
+    assert subset_tools(whole, 40, seed=1) == subset_tools(whole, 40, seed=1) != subset_tools(whole, 40, seed=2)
 
 
 def test_a_subset_keeps_the_order_of_the_catalogue():
@@ -164,7 +239,7 @@ def test_limits_keep_paraphrases_of_the_queries_that_stay():
 
 def test_the_sample_splits_into_three_disjoint_parts():
     whole, _ = read_dataset(sample_folder())
-    train, dev = split_dev(whole.train, 0.1, seed=42)
+    train, dev = split_off(whole.train, "dev", 0.1, seed=42)
     texts = [{normalised(item.text) for item in part} for part in (train, dev, whole.eval)]
     names = [{item.id for item in part} for part in (train, dev, whole.eval)]
     for parts in (texts, names):
