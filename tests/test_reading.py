@@ -168,6 +168,30 @@ def test_what_is_no_parquet_or_no_yaml_is_named(reading, file):
         reading.yaml(file("u.yaml", "!!python/object/apply:os.getcwd []"))
 
 
+def test_yaml_scalars_are_those_of_version_1_2(reading, file):
+    path = file(
+        "t.yaml",
+        "on: no\n1: 2026-01-31\na: [12:30, 010, 3.0.1, 3.1, -7, 1e3, ~, true, '1']\nb: &b {x: 1}\nc: {<<: *b}\n",
+    )
+    assert reading.yaml(path) == {
+        "on": "no",
+        1: "2026-01-31",
+        "a": ["12:30", "010", "3.0.1", 3.1, -7, 1000.0, None, True, "1"],
+        "b": {"x": 1},
+        "c": {"x": 1},
+    }
+
+
+def test_yaml_that_grows_without_bounds_is_refused_or_stays_small(reading, file):
+    with pytest.raises(UserError, match="not YAML that can be read"):
+        reading.yaml(file("digits.yaml", "a: " + "9" * 5000))
+    for deep in ("[" * 5000, "a: " + "{a: " * 5000):
+        with pytest.raises(UserError, match="exceeded maximum nesting depth"):
+            reading.yaml(file("deep.yaml", deep))
+    laughs = "\n".join(f"l{i + 1}: &l{i + 1} {{<<: [{', '.join([f'*l{i}'] * 9)}]}}" for i in range(6))
+    assert reading.yaml(file("laughs.yaml", f"l0: &l0 {{x: 1}}\n{laughs}\n"))["l6"] == {"x": 1}
+
+
 def test_what_was_read_is_remembered_in_order(reading, file):
     one, two = file("1.json", "[]"), file("2.json", "{}")
     list(reading.json_items(one))
