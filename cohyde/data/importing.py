@@ -9,7 +9,16 @@ from typing import Any
 
 from cohyde.catalog import Dataset
 from cohyde.data.dataset import write_dataset
-from cohyde.data.importers import beir, metatool, openai_tools, seal_tools, toolbench_retriever, toolret
+from cohyde.data.importers import (
+    beir,
+    metatool,
+    openai_tools,
+    seal_tools,
+    toolbench,
+    toolbench_retriever,
+    toolgen,
+    toolret,
+)
 from cohyde.data.importers.format import Format, Options
 from cohyde.data.reading import Reading
 from cohyde.data.sources import Sources
@@ -21,7 +30,7 @@ from cohyde.progress import Progress, Silent
 
 FORMATS: Mapping[str, Format] = {
     module.FORMAT.name: module.FORMAT
-    for module in (beir, metatool, openai_tools, seal_tools, toolbench_retriever, toolret)
+    for module in (beir, metatool, openai_tools, seal_tools, toolbench, toolbench_retriever, toolgen, toolret)
 }
 """Formats by the name that ``cohyde data import`` chooses."""
 
