@@ -11,8 +11,10 @@ from cohyde.catalog import Dataset
 from cohyde.data.dataset import write_dataset
 from cohyde.data.importers import (
     beir,
+    mcp,
     metatool,
     openai_tools,
+    openapi,
     seal_tools,
     toolbench,
     toolbench_retriever,
@@ -30,7 +32,18 @@ from cohyde.progress import Progress, Silent
 
 FORMATS: Mapping[str, Format] = {
     module.FORMAT.name: module.FORMAT
-    for module in (beir, metatool, openai_tools, seal_tools, toolbench, toolbench_retriever, toolgen, toolret)
+    for module in (
+        beir,
+        mcp,
+        metatool,
+        openai_tools,
+        openapi,
+        seal_tools,
+        toolbench,
+        toolbench_retriever,
+        toolgen,
+        toolret,
+    )
 }
 """Formats by the name that ``cohyde data import`` chooses."""
 
