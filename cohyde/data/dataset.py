@@ -10,7 +10,7 @@ from cohyde.data.validation import SPLITS, DatasetRows, Findings, Row, validated
 from cohyde.errors import UserError
 from cohyde.io import read_jsonl, sha256_file, sha256_text, write_jsonl, write_text
 from cohyde.progress import Progress, Silent
-from cohyde.resources import sample_folder
+from cohyde.resources import resource_folder, sample_folder
 
 CATALOG = "catalog.jsonl"
 QUERIES = "queries.jsonl"
@@ -26,11 +26,18 @@ def dataset_folder(path: str) -> Path:
     """
     folder = sample_folder() if path == "sample" else Path(path).expanduser().resolve()
     if not folder.is_dir():
-        raise UserError(f"data.path: {folder} is not a folder", "give a dataset folder, or 'sample'")
+        raise UserError(f"data.path: {folder} is not a folder", f"give a dataset folder, or 'sample'{_recipe_of(path)}")
     for name in (CATALOG, QUERIES):
         if not (folder / name).is_file():
             raise UserError(f"data.path: {folder} holds no {name}", "a dataset has catalog.jsonl and queries.jsonl")
     return folder
+
+
+def _recipe_of(path: str) -> str:
+    """How to make a dataset that there is a recipe of; empty for any other."""
+    name = Path(path).name
+    known = (resource_folder("configs") / "data" / f"{name}.yaml").is_file()
+    return f"; or make it: cohyde data prepare {name} --source FOLDER --out {path}" if known else ""
 
 
 def dataset_checksum(path: str) -> str:

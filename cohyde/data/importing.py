@@ -1,6 +1,6 @@
 """Import: a public format in, a dataset folder out, whole or not at all."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
@@ -59,6 +59,7 @@ def import_dataset(
     drop_invalid: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
+    then: Callable[[Dataset], tuple[Dataset, Mapping[str, Any]]] | None = None,
 ) -> tuple[Dataset, Findings]:
     """Read a public format, validate it, and write a dataset folder; equal input gives equal bytes.
 
@@ -73,6 +74,7 @@ def import_dataset(
         drop_invalid: leave out and count rows at fault instead of raising.
         overwrite: replace what is at ``out``.
         progress: is told how far it is.
+        then: what is made of the dataset before it is written, and what its card says of that.
 
     Raises:
         UserError: no such format, faults in the data, files that are missing, a place that cannot be written to.
@@ -88,7 +90,11 @@ def import_dataset(
         said = {**rows.card, **(card or {})}
         dataset = validated(", ".join(map(str, sources)), rows, reading.findings)
         dataset = replace(dataset, name=str(said.get("name") or out.resolve().name))
-        write_dataset(folder, dataset, said | {"imported": _provenance(format_name, reading, said)})
+        said |= {"imported": _provenance(format_name, reading, said)}
+        if then is not None:
+            dataset, made = then(dataset)
+            said |= made
+        write_dataset(folder, dataset, said)
     return dataset, reading.findings
 
 
