@@ -384,6 +384,8 @@ class RunnerConfig:
 
     retries: int = setting(1, ge=0)
     """Times that a failed stage is tried again before its dependents are blocked."""
+    checkpoint_minutes: float = setting(5.0, ge=0)
+    """Minutes between checkpoints inside a stage: what a kill may cost. 0 is after every step."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,3 +19,7 @@ class DivergedError(RuntimeError):
     It would again, so it is not retried; what the stage has written so far, such as its last good checkpoint, is kept
     beside the attempt's log.
     """
+
+
+class Interrupted(RuntimeError):
+    """A stage stopped because it was asked to, after it had saved what a later attempt goes on from: no failure."""

@@ -1,10 +1,26 @@
 """How a stage tells what it is doing, without knowing who listens."""
 
+from pathlib import Path
 from typing import Protocol
 
 
 class Progress(Protocol):
     """What the runner hands to a stage. All calls are cheap; a stage may call them as often as it likes."""
+
+    @property
+    def checkpoints(self) -> Path | None:
+        """A folder that outlives attempts of this very stage, for what a later attempt goes on from. None: nowhere."""
+
+    @property
+    def checkpoint_seconds(self) -> float:
+        """Seconds between checkpoints; 0 is after every step. The moment must not change the result."""
+
+    @property
+    def stopping(self) -> bool:
+        """Whether somebody wants the stage to stop: write a checkpoint, raise :class:`~cohyde.errors.Interrupted`.
+
+        A stage that keeps checkpoints looks at it after every step; one that never looks is not waited for.
+        """
 
     def update(self, done: float, total: float, what: str = "") -> None:
         """``done`` of ``total`` units of ``what`` (for example ``"steps"``) are finished."""
@@ -17,7 +33,11 @@ class Progress(Protocol):
 
 
 class Silent:
-    """A progress that nobody listens to."""
+    """A progress that nobody listens to, of work that begins anew when it is killed."""
+
+    checkpoints: Path | None = None
+    checkpoint_seconds: float = 300.0
+    stopping: bool = False
 
     def update(self, done: float, total: float, what: str = "") -> None:
         """Ignore it."""

@@ -281,6 +281,10 @@ class Reporter:
     ``update`` only remembers; a thread writes, at most twice a second, so that a stage may call it at every step.
     """
 
+    checkpoints: Path | None = None
+    checkpoint_seconds: float = 300.0
+    stopping: bool = False
+
     def __init__(self, attempt: Attempt) -> None:
         """For one attempt."""
         self.warnings: list[str] = []
