@@ -1,7 +1,6 @@
 """Pieces of JSON and YAML documents, whatever they hold: texts, keys, JSON pointers."""
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from cohyde.data.reading import text_of
@@ -39,7 +38,7 @@ def unescaped(token: str) -> str:
 def child_of(value: Any, token: str) -> Any:
     """What stands under a key, or at a position, that is written as in a JSON pointer; None where nothing does."""
     key = unescaped(token)
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return value[key] if key in value else next((v for k, v in value.items() if key_text(k) == key), None)
     if isinstance(value, list) and key.isdecimal() and len(key) < 10 and int(key) < len(value):
         return value[int(key)]
@@ -51,6 +50,6 @@ def list_of(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def mapping_of(value: Any) -> Mapping[Any, Any]:
+def mapping_of(value: Any) -> dict[Any, Any]:
     """The object that a field holds; empty where it holds none."""
-    return value if isinstance(value, Mapping) else {}
+    return value if isinstance(value, dict) else {}

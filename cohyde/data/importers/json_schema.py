@@ -4,7 +4,7 @@
 raises, goes round in circles, or grows beyond its bounds, whatever a document holds.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
@@ -21,10 +21,13 @@ ALTERNATIVES = 3
 DEEPEST = 8
 """Schemas inside schemas, arrays of arrays among them (ours)."""
 CUT = "…"
+STRUCTURE = frozenset(
+    ("properties", "required", "items", "additionalProperties", "oneOf", "anyOf", "nullable", "readOnly")
+)
 KINDS = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
 
 
-@dataclass
+@dataclass(slots=True)
 class Flat:
     """A schema with its references followed and its ``allOf`` merged; of what is said twice, the outer counts."""
 
@@ -38,20 +41,26 @@ class Flat:
     items: Any = None
     values: Any = None
     alternatives: list[Any] = field(default_factory=list)
-    flags: set[str] = field(default_factory=set)
+    is_leaf: bool = True
+    nullable: bool = False
+    read_only: bool = False
 
-    def add(self, part: Mapping[Any, Any]) -> None:
+    def add(self, part: dict[Any, Any]) -> None:
         """Merge a part in; what is there already stays."""
         self.kinds = self.kinds or _kinds(part)
         self.description = self.description or plain_text(part.get("description"))
         self.title = self.title or plain_text(part.get("title"))
+        if STRUCTURE.isdisjoint(part):
+            return
+        self.is_leaf = False
         for name, value in mapping_of(part.get("properties")).items():
             self.properties.setdefault(key_text(name), value)
         self.required.update(name for name in list_of(part.get("required")) if isinstance(name, str))
         self.items = part.get("items") if self.items is None else self.items
         self.values = part.get("additionalProperties") if self.values is None else self.values
         self.alternatives += [*list_of(part.get("oneOf")), *list_of(part.get("anyOf"))]
-        self.flags.update(flag for flag in ("nullable", "readOnly") if part.get(flag) is True)
+        self.nullable = self.nullable or part.get("nullable") is True
+        self.read_only = self.read_only or part.get("readOnly") is True
 
 
 class Schemas:
@@ -88,7 +97,7 @@ class Schemas:
                 "required": name in flat.required,
             }
             for name, value in properties.items()
-            if "readOnly" not in self.flat(value).flags
+            if not self.flat(value).read_only
         ]
 
     def type_of(self, schema: Any) -> str:
@@ -114,7 +123,7 @@ class Schemas:
         None where it is none, or its reference can't be followed.
         """
         merged: dict[Any, Any] = {}
-        chain = list(self._chain(value))
+        chain = self._chain(value)
         for part in chain:
             merged = {**part, **merged}
         followed = chain and not isinstance(chain[-1].get("$ref"), str)
@@ -144,25 +153,25 @@ class Schemas:
         return flat
 
     def _flattened(self, schema: Any) -> Flat:
-        chain = list(self._chain(schema))
-        flat = Flat(name=_name(schema), core=id(chain[-1]) if chain else 0)
-        waiting, seen = [schema], set()
+        waiting = self._chain(schema)[::-1]
+        flat = Flat(name=_name(schema), core=id(waiting[0]) if waiting else 0)
+        seen: set[int] = set()
         while waiting:
-            for part in self._chain(waiting.pop()):
-                if id(part) not in seen:
-                    seen.add(id(part))
-                    flat.add(part)
-                    waiting += reversed(list_of(part.get("allOf")))
+            part = waiting.pop()
+            if id(part) not in seen:
+                seen.add(id(part))
+                flat.add(part)
+                waiting += [link for one in list_of(part.get("allOf")) for link in self._chain(one)][::-1]
         return flat
 
-    def _chain(self, value: Any) -> Iterator[Mapping[Any, Any]]:
+    def _chain(self, value: Any) -> list[dict[Any, Any]]:
         """The object, and those that ``$ref`` leads to, one after another, each once."""
-        seen: set[int] = set()
-        while isinstance(value, Mapping) and id(value) not in seen:
-            seen.add(id(value))
-            yield value
+        chain: list[dict[Any, Any]] = []
+        while isinstance(value, dict) and not any(value is one for one in chain):
+            chain.append(value)
             ref = value.get("$ref")
             value = self._target(ref) if isinstance(ref, str) else None
+        return chain
 
     def _target(self, ref: str) -> Any:
         """What a JSON pointer leads to; None, and a note of it, where there is none or it is no pointer."""
@@ -176,11 +185,13 @@ class Schemas:
     def _description(self, name: str, schema: Any) -> str:
         """The description; a title that only repeats the name, as generated schemas have it, is none."""
         text = self.description_of(schema)
-        return "" if _letters(text) == _letters(name) else text
+        return "" if text and _letters(text) == _letters(name) else text
 
     def _text(self, schema: Any, levels: int, path: tuple[int, ...] = ()) -> str:
         """A schema in words; ``levels`` of properties are shown, ``path`` holds the schemas that this one is in."""
         flat = self.flat(schema)
+        if flat.is_leaf and flat.kinds != ["object"]:
+            return " or ".join(flat.kinds)
         if flat.core in path or len(path) == DEEPEST or levels < -ALTERNATIVES:
             return flat.name or " or ".join(flat.kinds)
         path = (*path, flat.core)
@@ -189,7 +200,7 @@ class Schemas:
             words = self._alternatives(inner, levels, path)
         else:
             words = [self._kind(kind, flat, levels, path) for kind in flat.kinds if kind != "null"]
-        if "null" in flat.kinds or "nullable" in flat.flags or len(inner) < len(flat.alternatives):
+        if "null" in flat.kinds or flat.nullable or len(inner) < len(flat.alternatives):
             words.append("null")
         return " or ".join(dict.fromkeys(filter(None, words)))
 
@@ -245,7 +256,7 @@ def _kinds(part: Mapping[Any, Any]) -> list[str]:
     if isinstance(kind, str) and kind:
         return [kind]
     if kinds := [one for one in list_of(kind) if isinstance(one, str)]:
-        return list(dict.fromkeys(kinds))
+        return sorted(dict.fromkeys(kinds), key="null".__eq__)
     for key, implied in (("properties", "object"), ("items", "array")):
         if isinstance(part.get(key), Mapping):
             return [implied]
@@ -270,4 +281,4 @@ def _is_pointer(ref: str) -> bool:
 
 
 def _letters(text: str) -> str:
-    return "".join(character for character in text.casefold() if character.isalnum())
+    return "".join(filter(str.isalnum, text.casefold()))
