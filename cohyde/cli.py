@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cohyde import __version__
+from cohyde.cli_data import app as data_app
+from cohyde.cli_options import AsJson
 from cohyde.errors import UserError
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ app = typer.Typer(
     help="Co-train a dense encoder and an LLM rewriter, so that an agent finds the right tools from a vague request.",
     epilog="Start with [bold]cohyde run[/bold]: three rounds on the embedded sample. Each command has its own --help.",
 )
-RUNNING, RESULTS, SURROUNDINGS = "Run", "Results", "Surroundings"
+RUNNING, RESULTS, DATA, SURROUNDINGS = "Run", "Results", "Data", "Surroundings"
 DEFAULT_STORE = Path("store")
 
 Overrides = Annotated[
@@ -56,7 +58,6 @@ RunName = Annotated[
 StoreFolder = Annotated[
     Path, typer.Option("--store", metavar="DIR", envvar="COHYDE_STORE", help="Where artifacts and runs lie.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on standard output, for programs.")]
 Until = Annotated[
     str | None, typer.Option("--until", metavar="ID", help="This stage and what it needs, for example S3.1.")
 ]
@@ -283,6 +284,9 @@ def doctor(
         print_checks(checks)
     if any(check.state == "missing" for check in checks):
         raise typer.Exit(1)
+
+
+app.add_typer(data_app, name="data", rich_help_panel=DATA)
 
 
 # ------------------------------------------------------------------------------------------------------ helpers

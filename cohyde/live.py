@@ -1,14 +1,16 @@
-"""What a run shows while it runs, on standard error: bars where there is a terminal, plain lines elsewhere."""
+"""What long work shows while it runs, on standard error: bars where there is a terminal, plain lines elsewhere."""
 
 import time
 from typing import Any
 
+from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from cohyde.dag import events
 from cohyde.dag.plan import Plan
 from cohyde.dag.runner import RunResult
+from cohyde.progress import Silent
 from cohyde.terminal import duration, err, key_metric
 
 PLAIN_EVERY_SECONDS = 30
@@ -20,9 +22,58 @@ class HowFar(ProgressColumn):
     def render(self, task: Task) -> Text:
         """The cell of one stage."""
         if task.total is None:
-            return Text(duration(task.elapsed), style="dim")
+            counted = f"{task.completed:,.0f} {task.fields['what']}  " if task.completed else ""
+            return Text(counted + duration(task.elapsed), style="dim")
         rate = f"  {task.speed:.1f}/s" if task.speed else ""
         return Text(f"{task.completed:.0f}/{task.total:.0f} {task.fields['what']}{rate}", style="green")
+
+
+def _bars(console: Console) -> Progress:
+    return Progress(
+        TextColumn("  {task.description}"),
+        BarColumn(bar_width=12),
+        HowFar(),
+        TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+
+
+class Work(Silent):
+    """One long piece of work outside a run. Use it as a context manager and hand it over as its ``Progress``."""
+
+    def __init__(self, title: str) -> None:
+        """``title`` says what is done, in a word or two."""
+        self.title, self.console = title, err()
+        self.bars = _bars(self.console)
+        self.said = time.monotonic()
+
+    def __enter__(self) -> "Work":
+        """Start drawing."""
+        self.bar = self.bars.add_task(self.title, total=None, what="")
+        self.bars.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Stop drawing; what was said stays."""
+        self.bars.stop()
+
+    def update(self, done: float, total: float, what: str = "") -> None:
+        """Move the bar; where there is no terminal, say a line every half minute. A total of 0 is not known yet."""
+        self.bars.update(self.bar, completed=round(done), total=round(total) or None, what=what)
+        if self.bars.disable and time.monotonic() - self.said >= PLAIN_EVERY_SECONDS:
+            self.said = time.monotonic()
+            of = f" of {total:,.0f}" if total else ""
+            self.log(f"{self.title}: {done:,.0f}{of} {what}")
+
+    def log(self, message: str) -> None:
+        """One dim line."""
+        self.bars.console.print(Text(message, style="dim"), soft_wrap=True)
+
+    def warn(self, message: str) -> None:
+        """One yellow line."""
+        self.bars.console.print(Text("warning: ", style="yellow") + Text(message), soft_wrap=True)
 
 
 class Live:
@@ -37,15 +88,7 @@ class Live:
         self.said: dict[str, float] = {}
         self.width = max((len(node.id) for node in plan.nodes.values()), default=4)
         self.started, self.heard = time.monotonic(), False
-        self.progress = Progress(
-            TextColumn("  {task.description}"),
-            BarColumn(bar_width=12),
-            HowFar(),
-            TimeRemainingColumn(compact=True, elapsed_when_finished=True),
-            console=self.console,
-            transient=True,
-            disable=not self.console.is_terminal,
-        )
+        self.progress = _bars(self.console)
 
     def __enter__(self) -> "Live":
         """Start drawing."""
