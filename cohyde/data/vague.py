@@ -36,7 +36,7 @@ REJECTED = "vague_rejected.jsonl"
 SPOT_CHECK = "vague_spot_check.md"
 WORK = Path(".work", "vague")
 NO_REPLY = "no reply"
-CUT = "cut at the token limit"
+CUT = "cut off"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +186,8 @@ class _Work:
             if reply.finished:
                 reason, detail = fault_in(text, case.query.text, case.names, self.training)
             else:
-                reason, detail = CUT, "if the model reasons before it answers, switch that off"
+                reason = CUT
+                detail = f"at {SAMPLING[RETELL].max_new_tokens} tokens, or by a filter; a model must not reason first"
             self._record(case, text=text, reason=reason, detail=detail)
 
     def judge(self, cases: Sequence[_Case], what: str) -> None:
