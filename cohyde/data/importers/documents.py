@@ -21,8 +21,8 @@ def first_paragraph(text: str) -> str:
 
 
 def key_text(key: Any) -> str:
-    """The name under which something stands, which YAML may have read as a number or a truth value."""
-    return key if isinstance(key, str) else plain_text(key)
+    """The name under which something stands, which YAML may have read as a number, a truth value or null."""
+    return key if isinstance(key, str) else plain_text(key) or "null"
 
 
 def pointer(*keys: Any) -> str:
