@@ -9,6 +9,7 @@ from cohyde.cli_options import AsJson
 
 if TYPE_CHECKING:
     from cohyde.catalog import Dataset
+    from cohyde.config import ChatConfig
     from cohyde.data.validation import Findings
 
 app = typer.Typer(
@@ -244,7 +245,85 @@ def merge(
     )
 
 
+# ------------------------------------------------------------------------------------------- let a model write
+
+Model = Annotated[
+    str | None,
+    typer.Option("--model", metavar="M", help="A model reference; with --endpoint, the name that it serves."),
+]
+Endpoint = Annotated[
+    str | None,
+    typer.Option("--endpoint", metavar="URL", help="An OpenAI-compatible server, such as http://127.0.0.1:8000/v1."),
+]
+KeyName = Annotated[
+    str, typer.Option("--api-key-env", metavar="NAME", help="The environment variable that holds the endpoint's key.")
+]
+Concurrency = Annotated[int, typer.Option("--concurrency", min=1, max=1024, help="Requests to the endpoint at once.")]
+Attempts = Annotated[int, typer.Option("--attempts", min=1, help="Times that the model is asked for one, at most.")]
+
+
+@app.command(
+    rich_help_panel=WRITE,
+    epilog="Example: cohyde data vague mytools --endpoint http://127.0.0.1:8000/v1 --model Qwen3.5-4B",
+)
+def vague(
+    folder: Folder,
+    model: Model = None,
+    endpoint: Endpoint = None,
+    attempts: Attempts = 3,
+    seed: Seed = 42,
+    redo: Annotated[bool, typer.Option("--redo", help="Also the queries that have a paraphrase.")] = False,
+    concurrency: Concurrency = 8,
+    api_key_env: KeyName = "OPENAI_API_KEY",
+    as_json: AsJson = False,
+) -> None:
+    """Paraphrase the evaluation queries in everyday words, each judged afresh on three criteria.
+
+    Only what passes all three is kept, in vague.jsonl; the rest is in vague_rejected.jsonl with the reason, and
+    vague_spot_check.md has 50 pairs for you to look at. Running it again goes on where it was.
+    """
+    from cohyde.data.vague import write_vague
+    from cohyde.live import Work
+    from cohyde.terminal import print_json
+    from cohyde.terminal_data import print_outcome
+
+    path = _writable(folder)
+    with Work("vague paraphrases") as work:
+        outcome = write_vague(
+            path,
+            _chat(model, endpoint, concurrency, api_key_env),
+            attempts=attempts,
+            seed=seed,
+            redo=redo,
+            progress=work,
+        )
+    if as_json:
+        print_json({"path": str(path), **outcome.counts, "reasons": dict(outcome.reasons)})
+    else:
+        print_outcome(path, outcome.counts, outcome.reasons)
+
+
 # ------------------------------------------------------------------------------------------------------ helpers
+
+
+def _writable(folder: str) -> Path:
+    """A dataset folder that may be added to."""
+    from cohyde.data.dataset import dataset_folder
+    from cohyde.errors import UserError
+
+    if folder == "sample":
+        raise UserError("the embedded sample is not written to", "give a dataset folder of your own")
+    return dataset_folder(folder)
+
+
+def _chat(model: str | None, endpoint: str | None, concurrency: int, api_key_env: str) -> "ChatConfig":
+    from cohyde.config import ChatConfig
+
+    given: dict[str, Any] = {"concurrency": concurrency, "api_key_env": api_key_env}
+    given |= {"model": model} if model else {}
+    if endpoint is None:
+        return ChatConfig(**given)
+    return ChatConfig(backend="openai", endpoint=endpoint, **given)
 
 
 def _split(given: str | None) -> str | None:

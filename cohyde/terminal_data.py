@@ -291,6 +291,18 @@ def _print_counts(name: str, counts: Mapping[str, int]) -> None:
     out().print(Text(name, style="bold") + Text(f"  {'; '.join(said)}"), soft_wrap=True)
 
 
+def print_outcome(folder: Path, counts: Mapping[str, int], reasons: Mapping[str, int]) -> None:
+    """What a model wrote for a dataset: how much was asked for, kept and rejected, and why."""
+    said = [f"{count:,} {what}" for what, count in counts.items()]
+    out().print(Text(str(folder), style="bold") + Text(f"  {', '.join(said)}"), soft_wrap=True)
+    table = plain_table(("", "right"), ("", "left"))
+    table.show_header = False
+    for reason, count in sorted(reasons.items(), key=lambda item: (-item[1], item[0])):
+        table.add_row(Text(f"  {count:,}", style=ODD), Text(reason))
+    if table.row_count:
+        out().print(table)
+
+
 def print_files(folder: Path, files: Sequence[str]) -> None:
     """Files that were written, below their folder."""
     console = out()
