@@ -431,10 +431,10 @@ def _execute(job: Job, address: str | None, until: str | None, resume: str) -> "
     )
     job.store.prepare()
     save_run(job.store, record)
-    retries = job.settings.runner.retries
+    how = job.settings.runner
     try:
         with Live(job.name, part, job.kinds) as live:
-            result = run_plan(part, job.store, run_name=job.name, address=address, retries=retries, on_event=live)
+            result = run_plan(part, job.store, run_name=job.name, address=address, how=how, on_event=live)
             live.end(result)
     except KeyboardInterrupt:
         print_interrupted(job.name, resume)

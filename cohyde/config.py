@@ -386,6 +386,8 @@ class RunnerConfig:
     """Times that a failed stage is tried again before its dependents are blocked."""
     checkpoint_minutes: float = setting(5.0, ge=0)
     """Minutes between checkpoints inside a stage: what a kill may cost. 0 is after every step."""
+    grace_seconds: float = setting(20.0, ge=0)
+    """How long stages that keep checkpoints have to write one when the run is told to stop (SIGTERM, Ctrl-C)."""
 
 
 @dataclass(frozen=True, kw_only=True)

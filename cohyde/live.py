@@ -11,7 +11,7 @@ from cohyde.dag import events
 from cohyde.dag.plan import Plan
 from cohyde.dag.runner import RunResult
 from cohyde.progress import Silent
-from cohyde.terminal import duration, err, key_metric
+from cohyde.terminal import compact, duration, err, key_metric
 
 PLAIN_EVERY_SECONDS = 30
 
@@ -114,6 +114,10 @@ class Live:
         match event:
             case events.RayStarting():
                 self._ray(event)
+            case events.Waiting():
+                self._line(event.id, Text(f"{event.holder} is at it: waiting for that", style="dim"), "·")
+            case events.Stopping():
+                self._stopping(event)
             case events.Started():
                 self._start(event)
             case events.Progressed():
@@ -132,6 +136,10 @@ class Live:
         where = f"connecting to Ray at {event.address}" if event.address else "starting a local Ray"
         shared = f"{event.done} of {self.total} stages are done already; " if event.done else ""
         self.progress.console.print(Text(f"{self.run}: {shared}{event.todo} to run; {where} …", style="dim"))
+
+    def _stopping(self, event: events.Stopping) -> None:
+        text = f"{self.run}: stopping; {compact(event.ids)} may take {duration(event.seconds)} to save a checkpoint"
+        self.progress.console.print(Text(f"{text} (Ctrl-C again: at once)", style="yellow"), soft_wrap=True)
 
     def _start(self, event: events.Started) -> None:
         title = f"{event.id:<{self.width}}  {self.kinds.get(event.id, '')}"

@@ -16,8 +16,9 @@ import psutil
 import pytest
 from trivial_stages.basic import Numbers
 
-from cohyde.config import ResourcesConfig
+from cohyde.config import ResourcesConfig, RunnerConfig
 from cohyde.dag import events
+from cohyde.dag.leases import newest, take
 from cohyde.dag.plan import make_plan
 from cohyde.dag.processes import birth_of, is_alive
 from cohyde.dag.runner import RunResult, check_resources, run, worker_environment
@@ -80,7 +81,7 @@ def test_stages_run_in_order_and_a_failure_blocks_only_what_is_below(ray_here: N
         spec("deeper", "number", "below"),
     ]
     store, listener = Store(tmp_path), Listener()
-    result = run(specs, store, run_name="r", retries=1, on_event=listener)
+    result = run(specs, store, run_name="r", how=RunnerConfig(retries=1), on_event=listener)
     assert by_id(result) == {
         "a": "done", "b": "done", "c": "done", "broken": "failed", "below": "blocked", "deeper": "blocked",
     }  # fmt: skip
@@ -139,14 +140,14 @@ def test_a_killed_worker_is_retried(ray_here: None, tmp_path: Path) -> None:
 def test_a_killed_worker_without_retries_is_a_failure(ray_here: None, tmp_path: Path) -> None:
     config = Numbers(marker=str(tmp_path / "killed"))
     store = Store(tmp_path / "store")
-    result = run([spec("k", "killed_once", config=config)], store, run_name="r", retries=0)
+    result = run([spec("k", "killed_once", config=config)], store, run_name="r", how=RunnerConfig(retries=0))
     assert by_id(result) == {"k": "failed"}
     assert states([spec("k", "killed_once", config=config)], store)[0].state == "failed"
 
 
 def test_what_only_a_person_can_mend_is_not_tried_again(ray_here: None, tmp_path: Path) -> None:
     listener = Listener()
-    result = run([spec("r", "refuse")], Store(tmp_path), run_name="r", retries=5, on_event=listener)
+    result = run([spec("r", "refuse")], Store(tmp_path), run_name="r", how=RunnerConfig(retries=5), on_event=listener)
     assert len(listener.of(events.Submitted)) == 1
     assert result.failures[0].error == "the catalogue is empty"
     assert result.failures[0].remedy == "give one with tools in it"
@@ -154,7 +155,7 @@ def test_what_only_a_person_can_mend_is_not_tried_again(ray_here: None, tmp_path
 
 def test_a_training_that_diverged_is_not_tried_again_and_keeps_what_it_wrote(ray_here: None, tmp_path: Path) -> None:
     store = Store(tmp_path)
-    result = run([spec("d", "diverge")], store, run_name="test", retries=3)
+    result = run([spec("d", "diverge")], store, run_name="test", how=RunnerConfig(retries=3))
     [failure] = result.failures
     kept = Path(failure.log).parent / "left"
     assert failure.attempt == 1 and failure.error.endswith(f"what it had written: {kept}")
@@ -165,7 +166,7 @@ def test_a_training_that_diverged_is_not_tried_again_and_keeps_what_it_wrote(ray
 def test_a_stage_that_was_promised_a_gpu_and_sees_none_fails_at_once(ray_here: None, tmp_path: Path) -> None:
     listener = Listener()
     specs = [spec("g", resources=ResourcesConfig(gpus=1)), spec("c")]
-    result = run(specs, Store(tmp_path), run_name="r", retries=3, on_event=listener)
+    result = run(specs, Store(tmp_path), run_name="r", how=RunnerConfig(retries=3), on_event=listener)
     assert by_id(result) == {"g": "failed", "c": "done"}
     assert "was promised a GPU" in result.failures[0].error
     assert len(listener.of(events.Submitted, "g")) == 1
@@ -199,18 +200,85 @@ def test_more_than_there_is_stops_the_run_before_it_starts(ray_here: None, tmp_p
     assert listener.of(events.Submitted) == []
 
 
-def test_two_runs_at_once_leave_one_artifact(ray_here: None, tmp_path: Path) -> None:
-    """The second does it too, or finds it done; both succeed."""
-    specs = [spec("s", "slow", config=Numbers(seconds=1.0)), spec("t", "number", "s")]
-    results: list[RunResult] = []
-    other = threading.Thread(target=lambda: results.append(run(specs, Store(tmp_path), run_name="other")))
-    other.start()
-    results.append(run(specs, Store(tmp_path), run_name="this"))
-    other.join()
-    assert [result.ok for result in results] == [True, True]
-    store = Store(tmp_path)
+def executions(store: Store, id_: str) -> int:
+    """How many attempts at a stage have begun with it: each writes a line to its log, or none."""
+    return sum(1 for path in store.logs.glob(f"{id_}-*/attempt-*/owner.json") if path.is_file())
+
+
+def test_of_several_runs_at_once_one_does_each_stage_and_the_others_say_that_they_wait(
+    ray_here: None, tmp_path: Path
+) -> None:
+    specs = [spec("s", "slow", config=Numbers(seconds=3.0)), spec("t", "number", "s"), spec("u", "number", "t")]
+    listeners, results = [Listener() for _ in range(4)], []
+
+    def runner(position: int) -> None:
+        listener = listeners[position]
+        results.append(run(specs, Store(tmp_path), run_name=f"r{position}", on_event=listener))
+
+    threads = [threading.Thread(target=runner, args=(position,)) for position in range(4)]
+    store, node = Store(tmp_path), next(iter(make_plan(specs).nodes.values()))
+    threads[0].start()
+    while newest(store.lease(node.id, node.fingerprint))[0] == 0:
+        time.sleep(0.02)
+    for thread in threads[1:]:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [result.ok for result in results] == [True] * 4
     assert all(store.verify(stage.id, stage.fingerprint) == [] for stage in results[0].states)
-    assert len(list(store.artifacts())) == 2
+    assert [executions(store, id_) for id_ in "stu"] == [1, 1, 1]
+    started = [listener for listener in listeners if listener.of(events.Started, "s")]
+    waited = [listener.of(events.Waiting, "s") for listener in listeners if listener not in started]
+    assert len(started) == 1 and [len(told) for told in waited] == [1, 1, 1]
+    assert waited[0][0].holder.startswith("run r")
+    assert all(len(listener.of(events.Finished)) == 3 for listener in listeners)
+
+
+def test_what_another_run_died_over_is_taken_over(ray_here: None, tmp_path: Path) -> None:
+    specs, store, listener = [spec("a")], Store(tmp_path), Listener()
+    node = next(iter(make_plan(specs).nodes.values()))
+    store.prepare()
+    code = (
+        "import sys; from pathlib import Path; from cohyde.dag.leases import take; take(Path(sys.argv[1]), 0, 'r', 'a')"
+    )
+    subprocess.run([sys.executable, "-c", code, str(store.lease(node.id, node.fingerprint))], check=True)
+    assert run(specs, store, run_name="r", on_event=listener).ok
+    assert not listener.of(events.Waiting)
+
+
+def test_what_another_run_failed_at_is_tried_here(ray_here: None, tmp_path: Path) -> None:
+    specs, store = [spec("a")], Store(tmp_path)
+    node = next(iter(make_plan(specs).nodes.values()))
+    store.prepare()
+    lease = take(store.lease(node.id, node.fingerprint), 0, "other", "a")
+    assert lease is not None
+    threading.Timer(1.0, lease.release).start()
+    listener = Listener()
+    assert run(specs, store, run_name="r", on_event=listener).ok
+    assert len(listener.of(events.Waiting, "a")) == len(listener.of(events.Started, "a")) == 1
+
+
+def test_a_process_whose_lease_was_taken_writes_nothing(ray_here: None, tmp_path: Path) -> None:
+    """The thief takes it in the middle of the stage, lets go of it, and the run does the stage itself once more."""
+    specs, store, listener = [spec("s", "slow", config=Numbers(seconds=2.0))], Store(tmp_path), Listener()
+    node = next(iter(make_plan(specs).nodes.values()))
+    folder = store.lease(node.id, node.fingerprint)
+
+    def steal() -> None:
+        while newest(folder)[0] == 0:
+            time.sleep(0.05)
+        thief = take(folder, 1, "thief", "elsewhere")
+        assert thief is not None
+        time.sleep(4)
+        assert not store.exists(node.id, node.fingerprint)
+        thief.release()
+
+    thread = threading.Thread(target=steal)
+    thread.start()
+    assert run(specs, store, run_name="r", how=RunnerConfig(retries=0), on_event=listener).ok
+    thread.join()
+    assert executions(store, "s") == 2 and not listener.of(events.Failed)
+    assert [event.holder.partition(",")[0] for event in listener.of(events.Waiting)] == ["run thief"]
 
 
 def test_large_stages_are_not_overtaken_and_long_chains_go_first(ray_here: None, tmp_path: Path) -> None:
@@ -292,7 +360,7 @@ from cohyde.dag.store import Store
 entry = "trivial_stages.basic:"
 specs = [
     StageSpec(id="fast", entry=entry + "number", version="1", config=Numbers()),
-    StageSpec(id="slow", entry=entry + "slow", version="1", config=Numbers(seconds={seconds}), inputs={{"x": "fast"}}),
+    StageSpec(id="slow", entry=entry + "{function}", version="1", config=Numbers({settings}), inputs={{"x": "fast"}}),
 ]
 print("starting", flush=True)
 result = run(specs, Store({store!r}), run_name="r", on_event=lambda event: print(event, file=sys.stderr, flush=True))
@@ -303,10 +371,10 @@ print(json.dumps({{"ok": result.ok, "ray": "ray" in sys.modules, "torch": "torch
 class Driver:
     """A process that runs two stages in a store."""
 
-    def __init__(self, store: Path, seconds: float) -> None:
+    def __init__(self, store: Path, settings: str, function: str = "slow") -> None:
         self.store = store
         self.below: list[tuple[int, str | None]] = []
-        code = DRIVER.format(tests=str(TESTS), store=str(store), seconds=seconds)
+        code = DRIVER.format(tests=str(TESTS), store=str(store), settings=settings, function=function)
         command = [sys.executable, "-c", code]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd=TESTS.parent)
@@ -332,7 +400,7 @@ def wait_until_gone(processes: list[tuple[int, str | None]], seconds: float) -> 
 @pytest.fixture(scope="module")
 def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Driver]]:
     """Three drivers with a Ray each, in the middle of their slow stage. Started together, as that takes a while."""
-    started = {name: Driver(tmp_path_factory.mktemp(name), seconds=120) for name in ("SIGKILL", "SIGINT", "SIGTERM")}
+    started = {name: Driver(tmp_path_factory.mktemp(name), "seconds=120") for name in ("SIGKILL", "SIGINT", "SIGTERM")}
     for one in started.values():
         one.wait_until_slow_runs()
     yield started
@@ -363,7 +431,7 @@ def test_a_killed_driver_leaves_nothing_running_and_the_next_run_goes_on(
     assert all(store.verify(stage.id, stage.fingerprint) == [] for stage in states(specs, store))
 
     # Again, with nothing to do: no Ray, no torch.
-    output, _ = Driver(killed.store, seconds=120).process.communicate()
+    output, _ = Driver(killed.store, "seconds=120").process.communicate()
     assert json.loads(output.splitlines()[-1]) == {"ok": True, "ray": False, "torch": False}
 
 
@@ -378,3 +446,36 @@ def test_an_interrupted_driver_ends_everything_it_started(drivers: dict[str, Dri
     wait_until_gone(interrupted.below, seconds=1)
     specs = [spec("fast"), spec("slow", "slow", inputs={"x": "fast"})]
     assert [stage.state for stage in states(specs, Store(interrupted.store))] == ["done", "ready"]
+
+
+COUNTING = spec("slow", "heeding", inputs={"x": "fast"}, config=Numbers(value=60))
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_driver_that_is_told_to_stop_waits_for_a_checkpoint_and_the_next_run_goes_on_from_it(
+    ray_here: None, tmp_path: Path, name: str
+) -> None:
+    driver = Driver(tmp_path, "value=60", "heeding")
+    driver.wait_until_slow_runs()
+    driver.process.send_signal(signal.Signals[name])
+    _, errors = driver.process.communicate(timeout=20)
+    assert "Stopping(ids=('slow',)" in errors
+    store = Store(tmp_path)
+    assert [stage.state for stage in states([spec("fast"), COUNTING], store)] == ["done", "ready"]
+    [kept] = store.scratch_root.glob("slow-*/checkpoints/step")
+    step = int(kept.read_text())
+    result = run([spec("fast"), COUNTING], store, run_name="r")
+    assert 0 < step < 60 and result.states[1].metrics == {"total": 60, "first": step}
+    assert not any(store.scratch_root.glob("*/*"))
+
+
+def test_a_worker_that_is_told_to_stop_writes_a_checkpoint_and_its_stage_goes_on_from_it(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, "value=60", "heeding")
+    driver.wait_until_slow_runs()
+    [owner] = tmp_path.glob("logs/slow-*/attempt-1/owner.json")
+    os.kill(json.loads(owner.read_text())["pid"], signal.SIGTERM)
+    output, errors = driver.process.communicate(timeout=30)
+    assert json.loads(output.splitlines()[-1])["ok"], errors
+    store = Store(tmp_path)
+    metrics = states([spec("fast"), COUNTING], store)[1].metrics
+    assert metrics["total"] == 60 and 0 < int(metrics["first"] or 0) < 60

@@ -97,7 +97,11 @@ def test_zero_width_and_right_to_left_text_survive_reading_and_writing(folder, t
         ({"tools": [*TOOLS, {"title": "x"}]}, "catalog.jsonl:3", "field 'id' is missing or empty"),
         ({"tools": [*TOOLS, {"id": "c", "titel": "x"}]}, "catalog.jsonl:3", "unknown field 'titel'"),
         ({"tools": [*TOOLS, {"id": "c", "title": "x\0"}]}, "catalog.jsonl:3", "'title' holds a NUL character"),
-        ({"tools": [*TOOLS, TOOLS[0]]}, "catalog.jsonl:3", "'a' says the same as at catalog.jsonl:1 (repeated tool; 1 in all)"),
+        (
+            {"tools": [*TOOLS, TOOLS[0]]},
+            "catalog.jsonl:3",
+            "'a' says the same as at catalog.jsonl:1 (repeated tool; 1 in all)",
+        ),
         ({"queries": [*QUERIES, '{"id": "q4"']}, "queries.jsonl:4", "not JSON"),
         ({"queries": [*QUERIES, {"id": "q4", "tools": ["a"]}]}, "queries.jsonl:4", "field 'text'"),
         (

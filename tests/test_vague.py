@@ -161,7 +161,7 @@ def test_what_never_passes_is_reported_with_the_reason(folder: Path) -> None:
     [
         ("", "empty"),
         ("<think>A retelling could be</think>", "empty"),
-        (said("How wet will it", "length"), "cut off"),
+        (said("How wet will it", "length"), "cut at the token limit"),
         ("fetch forecast, number 1", "the same as the original"),
         ("Retold: “Fetch forecast number 1”", "the same as the original"),
         ("Is it wet out", "reads as a training query"),

@@ -14,8 +14,8 @@ from cohyde.dag.processes import birth_of, is_alive
 from cohyde.dag.store import Store
 from cohyde.filesystem import replace_text, writing_to
 
-STALE_SECONDS = 30.0
-"""An attempt on another host that gave no sign of life for so long is dead."""
+STALE_SECONDS = 90.0
+"""An attempt on another host that gave no sign of life for so long is shown as dead; its clock may be a minute off."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +99,24 @@ class Attempt:
         with suppress(OSError):
             return time.time() - (self.folder / "owner.json").stat().st_mtime < STALE_SECONDS
         return False
+
+    def ask_to_stop(self) -> None:
+        """Let its worker know that it shall write a checkpoint and stop."""
+        with suppress(OSError):
+            (self.folder / "stop").touch()
+
+    def is_asked_to_stop(self) -> bool:
+        """Whether somebody did."""
+        return (self.folder / "stop").exists()
+
+    def heeds(self) -> None:
+        """Note that the stage looks whether it shall stop."""
+        with suppress(OSError):
+            (self.folder / "heeds").touch()
+
+    def heeds_stop(self) -> bool:
+        """Whether asking it to stop is of use."""
+        return (self.folder / "heeds").exists()
 
     def end(self, failure: Failure | None = None) -> None:
         """Note that it is over. A full disk must not hide the failure that it caused, so errors are let go."""

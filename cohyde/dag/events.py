@@ -29,6 +29,23 @@ class StageEvent:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Waiting(StageEvent):
+    """Another run is at it; its artifact is waited for, and the work taken over should that run die."""
+
+    holder: str
+    """Run, host and process, for people."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stopping:
+    """The run was told to stop; stages that keep checkpoints write one first."""
+
+    ids: tuple[str, ...]
+    seconds: float
+    """How long they have."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Submitted(StageEvent):
     """Handed to Ray; starts as soon as a worker is up."""
 
@@ -86,7 +103,7 @@ class Blocked(StageEvent):
     """Id of the stage that failed."""
 
 
-Event = RayStarting | Submitted | Started | Progressed | Warned | Finished | Failed | Blocked
+Event = RayStarting | Waiting | Stopping | Submitted | Started | Progressed | Warned | Finished | Failed | Blocked
 OnEvent = Callable[[Event], None]
 
 

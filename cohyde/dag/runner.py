@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import cohyde
+from cohyde.config import RunnerConfig
 from cohyde.dag import events
-from cohyde.dag.attempts import Attempt, Failure, latest_attempt, new_attempt
+from cohyde.dag.attempts import Attempt, Failure, new_attempt
+from cohyde.dag.leases import Watch, revoke
 from cohyde.dag.lint import package_of
 from cohyde.dag.manifest import git_revision
 from cohyde.dag.plan import Node, Plan, as_plan
@@ -24,6 +26,7 @@ from cohyde.dag.worker import Outcome, Task, execute, threads
 from cohyde.errors import UserError
 
 POLL_SECONDS = 0.25
+USUAL = RunnerConfig()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +49,7 @@ def run(
     *,
     run_name: str,
     address: str | None = None,
-    retries: int = 1,
+    how: RunnerConfig = USUAL,
     until: str | None = None,
     on_event: events.OnEvent = events.ignore,
 ) -> RunResult:
@@ -57,7 +60,8 @@ def run(
         store: where artifacts are looked for and put.
         run_name: noted in the manifests, and named in advice.
         address: of a Ray cluster that shares the store's file system. None starts Ray on this machine.
-        retries: times that a failed stage is tried again. A failure that only a person can mend is not.
+        how: retries, checkpoints, and how long stages are waited for when the run is told to stop. A failure that only
+            a person can mend is not tried again.
         until: run this stage and what it needs, no more.
         on_event: told everything that happens, in this thread.
 
@@ -74,10 +78,9 @@ def run(
         store.prepare()
         check_inputs(plan, todo, store, run_name)
         on_event(events.RayStarting(address=address, done=len(plan.nodes) - len(todo), todo=len(todo)))
-        warn_of_others(todo, store, on_event)
         with session(address) as ray:
             check_resources(plan, todo, [node["Resources"] for node in ray.nodes() if node["Alive"]])
-            failures = Execution(ray, plan, todo, store, run_name, retries, on_event).run()
+            failures = Execution(ray, plan, todo, store, run_name, how, on_event).run()
     final = states(plan, store, failures, run_name)
     return RunResult(states=tuple(final), failures=tuple(failures.values()))
 
@@ -93,15 +96,6 @@ def check_inputs(plan: Plan, todo: Sequence[Node], store: Store, run_name: str) 
         node = plan.nodes[source]
         if source not in anew and store.exists(node.id, node.fingerprint):
             store.usable(node.id, node.fingerprint, run_name)
-
-
-def warn_of_others(todo: Iterable[Node], store: Store, on_event: events.OnEvent) -> None:
-    """Tell where another run works on the same: both would do it, and the first to finish is kept."""
-    for node in todo:
-        attempt = latest_attempt(store, node.name)
-        if attempt and attempt.is_running() and (owner := attempt.owner()):
-            message = f"is being run already: run {owner.run}, {owner.host}, process {owner.pid}"
-            on_event(events.Warned(id=node.id, name=node.name, message=message))
 
 
 def check_resources(plan: Plan, todo: Iterable[Node], machines: Sequence[Mapping[str, float]]) -> None:
@@ -149,19 +143,23 @@ class Execution:
         todo: Sequence[Node],
         store: Store,
         run_name: str,
-        retries: int,
+        how: RunnerConfig,
         on_event: events.OnEvent,
     ) -> None:
         """Nothing is submitted yet."""
         self.ray, self.plan, self.store = ray, plan, store
-        self.run_name, self.retries, self.tell = run_name, retries, on_event
+        self.run_name, self.how, self.tell = run_name, how, on_event
         self.missing = {node.name: set(node.inputs.values()) for node in todo}
         for waits in self.missing.values():
             waits.intersection_update(self.missing)
         self.depth = _depths(plan, self.missing)
+        self._looked = self._polled = 0.0
         self.order = {name: position for position, name in enumerate(plan.nodes)}
         self.ready: list[tuple[int, int, str]] = []
         self.flights: dict[Any, Flight] = {}
+        self.watches: dict[str, Watch] = {}
+        self.elsewhere: set[str] = set()
+        """Nodes that another run is at."""
         self.tries: dict[str, int] = {}
         self.failures: dict[str, Failure] = {}
         self.blocked: set[str] = set()
@@ -177,18 +175,23 @@ class Execution:
             if not waits:
                 self._enqueue(name)
         try:
-            while self.ready or self.flights:
+            while self.ready or self.flights or self.elsewhere:
+                self._look_elsewhere()
                 self._submit()
-                if not self.flights:  # the cluster has lost the machine that the rest needs; it may come back
+                if not self.flights:  # all is elsewhere, or the cluster has lost a machine, which may come back
                     time.sleep(POLL_SECONDS)
                     continue
                 landed, _ = self.ray.wait(list(self.flights), num_returns=1, timeout=POLL_SECONDS)
                 for reference in landed:
                     self._land(reference)
                 self._poll()
-        except BaseException:
-            with undisturbed():
-                self._cancel()
+        except BaseException as error:
+            try:
+                if isinstance(error, KeyboardInterrupt):
+                    self._let_stop()
+            finally:  # also where a second Ctrl-C does not want to wait
+                with undisturbed():
+                    self._cancel()
             raise
         return self.failures
 
@@ -210,6 +213,8 @@ class Execution:
         waiting = []
         while self.ready and free.get("CPU", 0.0) > 0:
             entry = heapq.heappop(self.ready)
+            if self._is_elsewhere(entry[2]):
+                continue
             asked = _demand(self.plan.specs[entry[2]])
             # Alone it fits on some machine, so with nothing in flight it is handed over whatever else is said.
             if fits(asked, free) or not self.flights:
@@ -219,6 +224,34 @@ class Execution:
             _subtract(free, asked)
         for entry in waiting:
             heapq.heappush(self.ready, entry)
+
+    def _is_elsewhere(self, name: str) -> bool:
+        """Whether another run is at this node, or has just finished it; then it is looked after there."""
+        node = self.plan.nodes[name]
+        watch = self.watches.setdefault(name, Watch(self.store.lease(node.id, node.fingerprint)))
+        holder = watch.holder()
+        if holder is None and not self.store.exists(node.id, node.fingerprint):
+            return False
+        if holder is not None and name not in self.elsewhere:
+            self.tell(events.Waiting(id=node.id, name=name, holder=str(holder)))
+        self.elsewhere.add(name)
+        return True
+
+    def _look_elsewhere(self) -> None:
+        """What another run has finished is finished; what it has let go of, or died over, is ours to do."""
+        now = time.monotonic()
+        if now - self._looked < POLL_SECONDS:
+            return
+        self._looked = now
+        for name in sorted(self.elsewhere):
+            node = self.plan.nodes[name]
+            if self.store.exists(node.id, node.fingerprint):
+                self.elsewhere.discard(name)
+                manifest = self.store.manifest(node.id, node.fingerprint, self.run_name)
+                self._finished(node, manifest.seconds, dict(manifest.metrics))
+            elif self.watches[name].holder() is None:
+                self.elsewhere.discard(name)
+                self._enqueue(name)
 
     def _hand_over(self, node: Node, asked: dict[str, float]) -> None:
         spec = self.plan.specs[node.name]
@@ -233,6 +266,8 @@ class Execution:
             attempt=str(attempt.folder),
             run=self.run_name,
             git=self.git,
+            over=self.watches[node.name].number,
+            checkpoint_seconds=60 * self.how.checkpoint_minutes,
         )
         options = {"num_cpus": asked.get("CPU", 0), "num_gpus": asked.get("GPU", 0), "name": node.name}
         if "memory" in asked:
@@ -250,11 +285,15 @@ class Execution:
             outcome: Outcome = self.ray.get(reference)
         except self.ray.exceptions.RayError as error:
             outcome = Outcome(failure=_crash(flight, error))
+            revoke(self.store.lease(flight.node.id, flight.node.fingerprint), str(flight.attempt.folder))
         self._look_at(flight)
-        if outcome.failure is None:
-            self._finished(flight.node, outcome.seconds, outcome.metrics or {})
-        else:
+        if outcome.failure is not None:
             self._failed(flight.node, outcome.failure)
+        elif outcome.metrics is not None:
+            self._finished(flight.node, outcome.seconds, outcome.metrics)
+        else:  # another run was faster, or has taken it over
+            self.tries[flight.node.name] -= 1
+            self._enqueue(flight.node.name)
 
     def _finished(self, node: Node, seconds: float, metrics: Metrics) -> None:
         self.tell(events.Finished(id=node.id, name=node.name, seconds=seconds, metrics=metrics))
@@ -265,7 +304,7 @@ class Execution:
                     self._enqueue(child)
 
     def _failed(self, node: Node, failure: Failure) -> None:
-        retrying = not failure.final and self.tries[node.name] <= self.retries
+        retrying = not failure.final and self.tries[node.name] <= self.how.retries
         self.tell(events.Failed(id=node.id, name=node.name, failure=failure, retrying=retrying))
         if retrying:
             self._enqueue(node.name)
@@ -280,7 +319,7 @@ class Execution:
 
     def _poll(self) -> None:
         now = time.monotonic()
-        if now - getattr(self, "_polled", 0.0) >= POLL_SECONDS:
+        if now - self._polled >= POLL_SECONDS:
             self._polled = now
             for flight in self.flights.values():
                 self._look_at(flight)
@@ -303,6 +342,18 @@ class Execution:
             flight.progress = progress
             done, total, what = progress
             self.tell(events.Progressed(id=node.id, name=node.name, done=done, total=total, what=what))
+
+    def _let_stop(self) -> None:
+        """Ask the stages that keep checkpoints to write one, and give them the time to do it."""
+        asked = {reference: flight for reference, flight in self.flights.items() if flight.attempt.heeds_stop()}
+        for flight in asked.values():
+            flight.attempt.ask_to_stop()
+        if asked:
+            ids = tuple(flight.node.id for flight in asked.values())
+            self.tell(events.Stopping(ids=ids, seconds=self.how.grace_seconds))
+            landed, _ = self.ray.wait(list(asked), num_returns=len(asked), timeout=self.how.grace_seconds)
+            for reference in landed:
+                del self.flights[reference]
 
     def _cancel(self) -> None:
         for reference, flight in self.flights.items():

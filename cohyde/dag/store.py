@@ -3,9 +3,10 @@
 ::
 
     <root>/<stage id>-<fingerprint>/   finished: the stage's files and manifest.json
-    <root>/.scratch/…                  being written, one folder an attempt
+    <root>/.scratch/…                  being written, one folder an attempt, and checkpoints, which outlive attempts
     <root>/.trash/…                    being removed
     <root>/logs/<stage id>-<fingerprint>/attempt-<n>/
+    <root>/leases/<stage id>-<fingerprint>/<n>.json
     <root>/runs/<name>/run.yaml
 """
 
@@ -28,7 +29,8 @@ from cohyde.filesystem import flush, flush_tree, try_to_write, writing_to
 from cohyde.io import sha256_file
 
 OCCUPIED = {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}
-SERVICE_FOLDERS = ("logs", "runs")
+CHECKPOINTS = "checkpoints"
+SERVICE_FOLDERS = ("logs", "leases", "runs")
 
 
 class Store:
@@ -40,6 +42,7 @@ class Store:
         self.scratch_root = self.root / ".scratch"
         self.trash = self.root / ".trash"
         self.logs = self.root / "logs"
+        self.leases = self.root / "leases"
         self.runs = self.root / "runs"
 
     def prepare(self) -> None:
@@ -48,7 +51,7 @@ class Store:
         Raises:
             UserError: the place cannot be written to; names the path.
         """
-        for folder in (self.root, self.scratch_root, self.trash, self.logs, self.runs):
+        for folder in (self.root, self.scratch_root, self.trash, self.logs, self.leases, self.runs):
             try_to_write(folder)
 
     # ------------------------------------------------------------------------------------------- finished artifacts
@@ -137,6 +140,14 @@ class Store:
                 shutil.rmtree(other, ignore_errors=True)
         return folder
 
+    def lease(self, stage_id: str, fingerprint: str) -> Path:
+        """The folder of the stage's leases (see :mod:`cohyde.dag.leases`)."""
+        return self.leases / artifact_name(stage_id, fingerprint)
+
+    def checkpoints(self, stage_id: str, fingerprint: str) -> Path:
+        """Where a stage keeps what a later attempt goes on from. It is the stage's to make; a commit removes it."""
+        return self.scratch_root / artifact_name(stage_id, fingerprint) / CHECKPOINTS
+
     def commit(self, scratch: Path, manifest: Manifest) -> Manifest:
         """Make a scratch folder the artifact: list its files, write the manifest last, rename once.
 
@@ -167,6 +178,7 @@ class Store:
                 self._remove(target)  # a folder without a manifest is no artifact
             else:
                 flush(self.root)
+                shutil.rmtree(scratch.parent / CHECKPOINTS, ignore_errors=True)
                 self.drop(scratch)
                 return manifest
 

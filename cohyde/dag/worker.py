@@ -7,6 +7,7 @@ import importlib.util
 import logging
 import math
 import os
+import signal
 import sys
 import threading
 import time
@@ -21,15 +22,15 @@ from typing import Any, cast
 
 from cohyde.config import plain
 from cohyde.dag.attempts import Attempt, Failure, Owner
+from cohyde.dag.leases import BEAT_SECONDS, Lease, LeaseLostError, take
 from cohyde.dag.manifest import Manifest, library_versions
 from cohyde.dag.plan import Node
 from cohyde.dag.spec import Metrics, StageFunction, StageSpec
 from cohyde.dag.store import Store
-from cohyde.errors import DivergedError, UserError
+from cohyde.errors import DivergedError, Interrupted, UserError
 from cohyde.filesystem import as_user_error
 
 PROGRESS_SECONDS = 0.5
-BEAT_SECONDS = 5.0
 KEPT_WARNINGS = 100
 KEPT_LINES = 20
 
@@ -48,24 +49,39 @@ class Task:
     """The attempt's folder."""
     run: str
     git: str | None
+    over: int = 0
+    """The number of the lease that was found free."""
+    checkpoint_seconds: float = 300.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What comes back."""
+    """What comes back: metrics, a failure, or neither where another run was faster or the stage was told to stop."""
 
     seconds: float = 0.0
     metrics: Metrics | None = None
     failure: Failure | None = None
+    stopped: bool = False
+    """It was told to stop, and has written a checkpoint."""
 
 
 def execute(task: Task) -> Outcome:
     """Try the stage once. What goes wrong in it comes back as a failure, and is recorded in the attempt's folder."""
-    attempt = Attempt(Path(task.attempt))
+    attempt, store = Attempt(Path(task.attempt)), Store(task.store)
+    lease = take(store.lease(task.node.id, task.node.fingerprint), task.over, task.run, task.attempt)
+    if lease is None:
+        attempt.end()
+        return Outcome()
     attempt.start(Owner.this_process(task.run))
-    with captured(attempt.log), Reporter(attempt) as reporter:
+    keeps = store.checkpoints(task.node.id, task.node.fingerprint)
+    reporter = Reporter(attempt, lease, keeps, task.checkpoint_seconds)
+    with captured(attempt.log), reporter, told_to_stop(reporter):
         try:
-            return _attempt(task, attempt, reporter)
+            return _attempt(task, attempt, reporter, lease)
+        except (Interrupted, LeaseLostError) as stop:
+            reporter.log(str(stop))
+            attempt.end()
+            return Outcome(stopped=True)
         except (Exception, SystemExit) as error:
             failure = _failure(task, attempt, error)
             attempt.end(failure)
@@ -74,10 +90,11 @@ def execute(task: Task) -> Outcome:
             attempt.end()
             raise
         finally:
+            lease.release()
             give_back_memory()
 
 
-def _attempt(task: Task, attempt: Attempt, reporter: "Reporter") -> Outcome:
+def _attempt(task: Task, attempt: Attempt, reporter: "Reporter", lease: Lease) -> Outcome:
     spec, node, store = task.spec, task.node, Store(task.store)
     if store.exists(node.id, node.fingerprint):  # another run was faster
         attempt.end()
@@ -109,6 +126,7 @@ def _attempt(task: Task, attempt: Attempt, reporter: "Reporter") -> Outcome:
             versions=library_versions(),
             git=task.git,
         )
+        lease.check()
         kept = store.commit(scratch, manifest)
     except DivergedError as error:
         raise DivergedError(f"{error}\n  what it had written: {_keep(scratch, attempt)}") from error
@@ -275,20 +293,32 @@ def _flush_streams() -> None:
             stream.flush()
 
 
+@contextmanager
+def told_to_stop(reporter: "Reporter") -> Iterator[None]:
+    """SIGTERM, as a cluster's scheduler sends it to every process, asks the stage to write a checkpoint and stop."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda number, frame: reporter.ask_to_stop())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 class Reporter:
     """The stage's :class:`~cohyde.progress.Progress`, and the attempt's sign of life.
 
-    ``update`` only remembers; a thread writes, at most twice a second, so that a stage may call it at every step.
+    ``update`` only remembers; a thread writes, at most twice a second, so that a stage may call it at every step. The
+    same thread gives the lease's heartbeat, and sees when the stage shall stop.
     """
 
-    checkpoints: Path | None = None
-    checkpoint_seconds: float = 300.0
-    stopping: bool = False
-
-    def __init__(self, attempt: Attempt) -> None:
+    def __init__(self, attempt: Attempt, lease: Lease, checkpoints: Path, checkpoint_seconds: float) -> None:
         """For one attempt."""
         self.warnings: list[str] = []
-        self._attempt = attempt
+        self.checkpoints, self.checkpoint_seconds = checkpoints, checkpoint_seconds
+        self._attempt, self._lease = attempt, lease
+        self._stop = self._heeds = False
         self._state: tuple[float, float, str] | None = None
         self._written: object = None
         self._over = threading.Event()
@@ -318,12 +348,26 @@ class Reporter:
         if len(self.warnings) < KEPT_WARNINGS:
             self.warnings.append(message)
 
+    @property
+    def stopping(self) -> bool:
+        """Whether the stage shall write a checkpoint and stop. That it looks is noted: it is worth waiting for."""
+        if not self._heeds:
+            self._heeds = True
+            self._attempt.heeds()
+        return self._stop
+
+    def ask_to_stop(self) -> None:
+        """From a signal, from the driver, or because the lease is lost."""
+        self._stop = True
+
     def _beat(self) -> None:
         last = time.monotonic()
         while not self._over.wait(PROGRESS_SECONDS):
             self._write()
+            self._stop = self._stop or self._attempt.is_asked_to_stop()
             if time.monotonic() - last >= BEAT_SECONDS:
                 self._attempt.beat()
+                self._stop = self._stop or not self._lease.beat()
                 last = time.monotonic()
 
     def _write(self) -> None:

@@ -36,7 +36,7 @@ REJECTED = "vague_rejected.jsonl"
 SPOT_CHECK = "vague_spot_check.md"
 WORK = Path(".work", "vague")
 NO_REPLY = "no reply"
-CUT = "cut off"
+CUT = "cut at the token limit"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,8 +186,7 @@ class _Work:
             if reply.finished:
                 reason, detail = fault_in(text, case.query.text, case.names, self.training)
             else:
-                reason = CUT
-                detail = f"at {SAMPLING[RETELL].max_new_tokens} tokens, or by a filter; a model must not reason first"
+                reason, detail = CUT, "if the model reasons before it answers, switch that off"
             self._record(case, text=text, reason=reason, detail=detail)
 
     def judge(self, cases: Sequence[_Case], what: str) -> None:

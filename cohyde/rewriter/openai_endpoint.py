@@ -276,7 +276,7 @@ def checked_endpoint(url: str) -> str:
 
 def _checked_name(model: str) -> str:
     if not model.strip() or model.startswith(("package:", "tiny:")):
-        raise UserError(f"model {model!r} is not the name of a model that an endpoint serves", "name it: --model NAME")
+        raise UserError(f"model {model!r} is not the name of a model that an endpoint serves", "name the model")
     return model
 
 

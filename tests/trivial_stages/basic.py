@@ -12,7 +12,7 @@ from typing import Any
 
 from cohyde.config import setting
 from cohyde.dag.spec import Metrics
-from cohyde.errors import DivergedError, UserError
+from cohyde.errors import DivergedError, Interrupted, UserError
 from cohyde.progress import Progress
 
 
@@ -37,6 +37,22 @@ def slow(inputs: Mapping[str, Path], config: Numbers, out_dir: Path, progress: P
         progress.update(config.seconds - (end - time.monotonic()), config.seconds, "seconds")
         time.sleep(0.05)
     return number(inputs, config, out_dir, progress)
+
+
+def heeding(inputs: Mapping[str, Path], config: Numbers, out_dir: Path, progress: Progress) -> Metrics:
+    """Counts to ``value`` in steps of 50 ms, and goes on from where an earlier attempt was asked to stop."""
+    assert progress.checkpoints is not None
+    kept = progress.checkpoints / "step"
+    first = int(kept.read_text()) if kept.exists() else 0
+    for step in range(first, config.value):
+        progress.update(step, config.value, "steps")
+        time.sleep(0.05)
+        if progress.stopping:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            kept.write_text(str(step + 1))
+            raise Interrupted(f"stopped at step {step + 1}")
+    (out_dir / "number.txt").write_text(str(config.value))
+    return {"total": config.value, "first": first}
 
 
 def fail(inputs: Mapping[str, Path], config: Any, out_dir: Path, progress: Progress) -> Metrics:
