@@ -198,6 +198,15 @@ def test_a_result_s_own_note_of_its_server_counts_but_not_against_a_key(file, im
     assert ids(imported(file({"north": page, "south": page}))[0]) == ["north/rain_today", "south/rain_today"]
 
 
+def test_servers_in_a_list_have_their_names_beside_their_tools(file, imported):
+    mail = {"name": "mail", "title": "Mail", "description": "One mailbox.", "tools": [SEARCH]}
+    tools, _ = imported(file([mail, {"name": "files", "tools": [SEARCH], "description": "Documents."}]))
+    assert [(tool.id, tool.category, tool.description) for tool in tools] == [
+        ("mail/search", "Mail", "One mailbox."),
+        ("files/search", "files", "Documents."),
+    ]
+
+
 # ------------------------------------------------------------------------------------------------------ schemas
 
 
@@ -282,9 +291,10 @@ def test_an_error_instead_of_a_list_is_quoted(file, imported, document, place, s
 
 
 def test_the_servers_that_answered_are_kept_where_others_did_not(file, imported):
-    tools, findings = imported(file({"a": {"error": {"code": 1, "message": "x"}}, "b": [SEARCH]}), drop_invalid=True)
+    document = {"a": {"error": {"code": 1, "message": "x"}}, "b": [SEARCH], "c": {"capabilities": {}}}
+    tools, findings = imported(file(document), drop_invalid=True)
     assert ids(tools) == ["b/search"]
-    assert findings.counts == {"error instead of tools": 1}
+    assert findings.counts == {"error instead of tools": 1, "server without a list of tools": 1}
 
 
 @pytest.mark.parametrize("tool", [{"description": "x"}, {"name": " "}, {"name": 3}, {"name": None}, "search", None, []])
@@ -325,8 +335,8 @@ def test_nul_and_broken_characters_are_faults(file, imported, tool):
         ([], "tools.json: no tools/list result there"),
         ("3", "tools.json: no tools/list result there"),
         ({"name": "my-package", "version": "1.0", "description": "x"}, "tools.json: no tools/list result there"),
-        ({"mail": {}}, "tools.json#/mail: no tools/list result there"),
-        ({"mail": [SEARCH], "files": {"a": 1}}, "tools.json#/files: no tools/list result there"),
+        ({"mail": {}}, 'tools.json#/mail: expected {"tools": [...]}'),
+        ({"mail": [SEARCH], "files": {"a": 1}}, 'tools.json#/files: expected {"tools": [...]}'),
         ({"mail": None}, "tools.json: no tools/list result there"),
         (response({"content": []}), "tools.json: no tools/list result there"),
         ({"mcpServers": {"mail": {"command": "npx"}}}, "tools.json#/mcpServers/mail: how to reach a server"),

@@ -29,7 +29,11 @@ KINDS = {str: "string", bool: "boolean", int: "integer", float: "number", type(N
 
 @dataclass(slots=True)
 class Flat:
-    """A schema with its references followed and its ``allOf`` merged; of what is said twice, the outer counts."""
+    """A schema with its references followed and its ``allOf`` merged; of what is said twice, the outer counts.
+
+    ``name`` is what it refers to, ``core`` the identity of what it comes down to in the end, which tells circles;
+    ``values`` are those of a map, and a leaf has no schemas inside.
+    """
 
     name: str = ""
     core: int = 0

@@ -44,9 +44,12 @@ class Server:
     asked: dict[str, str] = field(default_factory=dict)
 
     def learn(self, result: Mapping[str, Any]) -> None:
-        """Take the name and the description from ``serverInfo`` and ``instructions``, where a result has them."""
+        """Take the name and the description from ``serverInfo`` or beside the tools, and from ``instructions``."""
         info = mapping_of(_field(result, "serverInfo") or mapping_of(result.get("_meta")).get(SERVER_INFO))
-        self.name = self.name if self.named else plain_text(info.get("name")) or self.name
+        info = info or (result if "tools" in result else {})
+        name = self.name if self.named else plain_text(info.get("name")) or self.name
+        if name != self.name:
+            self.name, self.title, self.description = name, "", ""
         self.title = plain_text(info.get("title")) or self.title
         said = plain_text(info.get("description")) or first_paragraph(plain_text(result.get("instructions")))
         self.description = said or self.description
@@ -55,9 +58,11 @@ class Server:
         """Say what is missing.
 
         Raises:
-            UserError: there is no answer to ``tools/list`` at all.
+            UserError: a file has no answer to ``tools/list`` at all.
         """
-        if not self.answered:
+        if not self.answered and self.named:
+            findings.fault("server without a list of tools", self.where, WANTED)
+        elif not self.answered:
             raise UserError(f"{self.where}: no tools/list result there", WANTED)
         if self.more:
             what = f"{self.name!r} has more pages than the file; ask for them with the nextCursor"
@@ -72,17 +77,13 @@ def read(sources: Sources, reading: Reading, options: Options) -> DatasetRows:
 def _tools(sources: Sources, reading: Reading) -> Iterator[Row]:
     for path in sources.files(".json", *LINES):
         own = Server(str(path), path.stem)
-        several = False
+        servers = []
         for where, message in _messages(path, reading):
-            servers = _servers(where, message)
-            for server, saved in servers:
-                yield from _rows(server.where, saved, server, reading.findings)
-                server.finish(reading.findings)
-            if not servers:
-                yield from _rows(where, message, own, reading.findings)
-            several = several or bool(servers)
-        if own.answered or not several:
-            own.finish(reading.findings)
+            for server, saved in _named(where, message) or [(own, message)]:
+                yield from _rows(server.where if server.named else where, saved, server, reading.findings)
+                servers += [server] * server.named
+        for server in servers or [own]:
+            server.finish(reading.findings)
 
 
 def _messages(path: Path, reading: Reading) -> Iterator[tuple[str, Any]]:
@@ -92,7 +93,7 @@ def _messages(path: Path, reading: Reading) -> Iterator[tuple[str, Any]]:
         yield f"{path}#", reading.json(path)
 
 
-def _servers(where: str, message: Any) -> list[tuple[Server, Any]]:
+def _named(where: str, message: Any) -> list[tuple[Server, Any]]:
     """The servers that an object has by their names, with what was saved of each; none where it is anything else.
 
     Raises:
@@ -145,11 +146,12 @@ def _of_message(where: str, message: Mapping[str, Any], server: Server, findings
     result, where = (message["result"], f"{where}/result") if "result" in message else (message, where)
     if not isinstance(result, Mapping):
         return
-    server.learn(result)
     if _is_tool(result):
         server.answered = True
         yield from _row(where, result, server, findings)
-    elif isinstance(result.get("tools"), list):
+        return
+    server.learn(result)
+    if isinstance(result.get("tools"), list):
         server.answered = True
         server.more = where if _field(result, "nextCursor") else ""
         for position, tool in enumerate(result["tools"]):
