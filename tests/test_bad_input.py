@@ -23,6 +23,7 @@ from cohyde.dag.spec import StageSpec
 from cohyde.dag.store import Store
 from cohyde.data.dataset import read_dataset, write_dataset
 from cohyde.io import read_rows
+from cohyde.progress import Silent
 from cohyde.rewriter.generate import Completion, Request
 from stages.pipeline import pipeline
 
@@ -372,17 +373,11 @@ class Mute:
         """Nothing is held."""
 
 
-class Listener:
+class Listener(Silent):
     """A progress that keeps its warnings."""
 
     def __init__(self) -> None:
         self.warnings: list[str] = []
-
-    def update(self, done: float, total: float, what: str = "") -> None:
-        """Ignore it."""
-
-    def log(self, message: str) -> None:
-        """Ignore it."""
 
     def warn(self, message: str) -> None:
         self.warnings.append(message)

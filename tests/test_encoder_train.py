@@ -31,6 +31,7 @@ from cohyde.encoder.train import (
     train_encoder,
 )
 from cohyde.io import sha256_file
+from cohyde.progress import Silent
 
 WORDS = ["weather", "currency", "recipe", "flight", "hotel", "music", "stock", "news", "map", "translate"]
 TOOLS = [
@@ -62,7 +63,7 @@ def mean_loss(result: TrainingResult, first: int, last: int) -> float:
     return sum(result.history[step]["loss"] for step in range(first, last + 1)) / (last + 1 - first)
 
 
-class Listener:
+class Listener(Silent):
     """Keeps what it is told."""
 
     def __init__(self) -> None:
@@ -71,8 +72,6 @@ class Listener:
 
     def update(self, done: float, total: float, what: str = "") -> None:
         self.updates.append((done, total, what))
-
-    def log(self, message: str) -> None: ...
 
     def warn(self, message: str) -> None:
         self.warnings.append(message)

@@ -8,7 +8,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-FOUNDATION = ("catalog", "config", "errors", "filesystem", "io", "progress", "resources")
+FOUNDATION = (
+    "catalog",
+    "checkpoints",
+    "config",
+    "errors",
+    "filesystem",
+    "io",
+    "progress",
+    "resources",
+    "training_state",
+)
 PARTS = ("data", "encoder", "rewriter", "evaluation", "models")
 WORKERS_ONLY = {
     "torch",

@@ -59,7 +59,7 @@ SMALL = (
 )
 
 
-class Told:
+class Told(Silent):
     """A progress that remembers."""
 
     def __init__(self) -> None:
@@ -67,9 +67,6 @@ class Told:
 
     def update(self, done: float, total: float, what: str = "") -> None:
         self.steps.append((done, total))
-
-    def log(self, message: str) -> None:
-        pass
 
     def warn(self, message: str) -> None:
         self.warnings.append(message)

@@ -2,8 +2,9 @@
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.util import batch_to_device
 
 from cohyde.catalog import Tool, render
+from cohyde.checkpoints import Checkpoints
 from cohyde.config import EncoderConfig, EncoderTrainConfig
 from cohyde.encoder.index import ExactIndex
 from cohyde.encoder.infonce import NEGATIVES, infonce
@@ -22,11 +24,16 @@ from cohyde.encoder.search import rank
 from cohyde.errors import DivergedError
 from cohyde.evaluation.metrics import QueryScore, ndcg_at, summarise
 from cohyde.progress import Progress
+from cohyde.training_state import read_state, write_state
 
 __all__ = ["DevSet", "Pair", "TrainingResult", "dev_ndcg", "train_encoder"]
 
 DEV_METRIC = "dev_ndcg@5"
 DEV_CUTOFF = 5
+CHECKPOINTS = "training"
+"""The folder of a training's checkpoints below those of its stage."""
+BEST = "best"
+"""The folder in a checkpoint with the best model so far."""
 CHUNK_TEXTS = 64  # texts of similar length a forward pass: less padding than a whole batch, and enough work for a GPU
 
 
@@ -96,7 +103,8 @@ def train_encoder(
 
     The start counts as a checkpoint (step 0): if nothing later is better on dev, it is what ``out`` holds, and
     ``best_step`` is 0. Without a dev set ``out`` holds the last step. Afterwards ``model`` itself has the last step's
-    weights: load ``out`` to go on with the best. On a CPU equal arguments give equal bytes.
+    weights: load ``out`` to go on with the best. On a CPU equal arguments give equal bytes, from whatever checkpoint
+    in ``progress.checkpoints`` the training goes on.
 
     Args:
         model: what :func:`cohyde.encoder.model.load_encoder` gives.
@@ -107,30 +115,46 @@ def train_encoder(
         seed: of the order, the draws of φ and dropout.
         dev: what checkpoints are compared on; None compares nothing.
         out: folder to write.
-        progress: told of every step.
+        progress: told of every step, and asked where checkpoints lie and whether to stop.
         negatives: which in-batch items count as negatives; a name in :data:`cohyde.encoder.infonce.NEGATIVES`.
 
     Raises:
         ValueError: fewer than two pairs, a pair's tool that the catalogue lacks, or an unknown strategy.
         DivergedError: the loss or its gradient is no longer finite; names the step. ``out`` has the best so far.
+        Interrupted: ``progress`` asked to stop; a checkpoint is saved.
     """
     _check(pairs, tools, forms, negatives)
     run = _Run(model=model, pairs=pairs, tools=tools, config=config, forms=forms, seed=seed, negatives=negatives)
     best = _Best(model=model, dev=dev, tools=tools, config=config, out=out)
     progress.log(f"{len(pairs)} pairs, {run.rows_per_epoch} of them used in each epoch; {run.total} steps")
-    history: list[dict[str, float]] = []
-    best.consider(0, history.append)
     with _seeded(seed, model.device):
-        _fit(run, best, history, progress)
+        history = _fit(run, best, progress)
     if dev is not None and best.step == 0:
         progress.warn("no checkpoint was better on dev than the start, which is kept")
     steps = {"steps": run.total, "final_loss": history[-1]["loss"]}
     return TrainingResult(metrics=run.metrics() | best.metrics() | steps, history=history)
 
 
-def _fit(run: "_Run", best: "_Best", history: list[dict[str, float]], progress: Progress) -> None:
+def _fit(run: "_Run", best: "_Best", progress: Progress) -> list[dict[str, float]]:
     """The loop: a row of the history for every step, an evaluation every ``eval_every`` steps and at the end."""
+    checkpoints = Checkpoints(progress.checkpoints and progress.checkpoints / CHECKPOINTS, progress)
+    history: list[dict[str, float]] = []
+
+    def write(folder: Path) -> None:
+        write_state(folder, run.weights(), run.optimizer, {**run.notes(), **best.notes(), "history": history})
+        best.copy_to(folder / BEST)
+
+    found = checkpoints.newest()
+    if found:
+        notes = run.restore(found[1])
+        best.restore(notes, found[1] / BEST)
+        history += notes["history"]
+    else:
+        best.consider(0, history.append)
+        checkpoints.after(0, write)
     for step, (batch, epoch) in enumerate(run.batches(), start=1):
+        if found and step <= found[0]:
+            continue
         lr = learning_rate(step - 1, run.total, run.recipe)
         loss, norm = run.backward(batch, epoch)
         if not (math.isfinite(loss) and math.isfinite(norm)):
@@ -143,6 +167,8 @@ def _fit(run: "_Run", best: "_Best", history: list[dict[str, float]], progress: 
         if step % run.recipe.eval_every == 0 or step == run.total:
             best.consider(step, history[-1].update)
         progress.update(step, run.total, "steps")
+        checkpoints.after(step, write)
+    return history
 
 
 def _check(pairs: Sequence[Pair], tools: Sequence[Tool], forms: tuple[int, ...], negatives: str) -> None:
@@ -218,7 +244,7 @@ class _Run:
         negatives: str,
     ) -> None:
         self.model, self.pairs, self.forms, self.seed, self.recipe = model, pairs, forms, seed, config.train
-        self._optimizer = make_optimizer(model, config.train)
+        self.optimizer = make_optimizer(model, config.train)
         self.counts = TextCounts()
         self._tools = {tool.id: tool for tool in tools}
         self._negatives = NEGATIVES[negatives]
@@ -236,7 +262,7 @@ class _Run:
 
     def backward(self, batch: Sequence[int], epoch: int) -> tuple[float, float]:
         """Leave the clipped gradient of a batch; returns the loss (nats) and the gradient's length before clipping."""
-        self._optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=True)
         loss = self._loss(batch, epoch)
         torch.autograd.backward(loss)
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.max_grad_norm)
@@ -244,9 +270,26 @@ class _Run:
 
     def update(self, lr: float) -> None:
         """Move the weights along the gradient that :meth:`backward` left."""
-        for group in self._optimizer.param_groups:
+        for group in self.optimizer.param_groups:
             group["lr"] = lr
-        self._optimizer.step()
+        self.optimizer.step()
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """Whatever training moves, by name."""
+        return dict(self.model.named_parameters())
+
+    def notes(self) -> dict[str, Any]:
+        """What belongs to the state beside tensors, for :meth:`restore`."""
+        return {"counts": asdict(self.counts)}
+
+    def restore(self, checkpoint: Path) -> dict[str, Any]:
+        """Go back to the state of a checkpoint, random numbers included; returns its notes."""
+        weights, notes = read_state(checkpoint, self.optimizer)
+        with torch.no_grad():
+            for name, parameter in self.model.named_parameters():
+                parameter.copy_(weights[name])
+        self.counts = TextCounts(**notes["counts"])
+        return notes
 
     def _loss(self, batch: Sequence[int], epoch: int) -> torch.Tensor:
         pairs = [self.pairs[position] for position in batch]
@@ -339,6 +382,20 @@ class _Best:
     def _keep(self, step: int) -> None:
         save_encoder(self._model, self._out)
         self.step = step
+
+    def notes(self) -> dict[str, Any]:
+        """Which checkpoint is kept, for :meth:`restore`."""
+        return {"best_step": self.step, "best_value": self._value, "start_value": self._start}
+
+    def copy_to(self, folder: Path) -> None:
+        """Copy the kept checkpoint."""
+        shutil.copytree(self._out, folder, copy_function=shutil.copyfile)
+
+    def restore(self, notes: Mapping[str, Any], folder: Path) -> None:
+        """Go back to what :meth:`notes` said and :meth:`copy_to` copied."""
+        self.step, self._value, self._start = notes["best_step"], notes["best_value"], notes["start_value"]
+        shutil.rmtree(self._out, ignore_errors=True)
+        shutil.copytree(folder, self._out, copy_function=shutil.copyfile)
 
     def words(self) -> str:
         """The kept checkpoint, for a message."""
