@@ -46,7 +46,7 @@ class Server:
     def learn(self, result: Mapping[str, Any]) -> None:
         """Take the name and the description from ``serverInfo`` or beside the tools, and from ``instructions``."""
         info = mapping_of(_field(result, "serverInfo") or mapping_of(result.get("_meta")).get(SERVER_INFO))
-        info = info or (result if "tools" in result else {})
+        info = info or mapping_of(result if "tools" in result else None)
         name = self.name if self.named else plain_text(info.get("name")) or self.name
         if name != self.name:
             self.name, self.title, self.description = name, "", ""
