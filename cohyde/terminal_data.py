@@ -210,7 +210,7 @@ ALIKE_LABELS = {
     "all but category and title": "equal but for provider",
     "all but names": "equal but for all names",
 }
-"""What is compared, a key of :data:`cohyde.data.stats.SAME`, in the words of the table."""
+"""What is compared, a key of the catalogue's ``alike``, in the words of the table."""
 
 
 def _largest_table(found: "Statistics") -> Table:

@@ -1,6 +1,5 @@
 """What held-out queries share with the training queries: gold tools, gold sets, and wording."""
 
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -32,22 +31,24 @@ class Overlap:
 
 def overlap(held_out: Sequence[Query], train: Sequence[Query]) -> Overlap:
     """Count what held-out queries share with the training queries."""
-    alike: dict[frozenset[str], list[frozenset[str]]] = defaultdict(list)
-    texts = set()
+    texts = [normalised(query.text) for query in held_out]
+    alike: dict[frozenset[str], list[frozenset[str]]] = {frozenset(query.tools): [] for query in held_out}
+    known, seen_texts = set(texts), set()
     for query in train:
-        text = normalised(query.text)
-        texts.add(text)
-        alike[frozenset(query.tools)].append(frozenset(text.split()))
+        text, gold = normalised(query.text), frozenset(query.tools)
+        if gold in alike:
+            alike[gold].append(frozenset(text.split()))
+        if text in known:
+            seen_texts.add(text)
+    same_gold = [alike[frozenset(query.tools)] for query in held_out]
+    nearest = [_nearest(frozenset(text.split()), others) for text, others in zip(texts, same_gold, strict=True)]
     trained = frozenset(tool for query in train for tool in query.tools)
-    nearest = [
-        _nearest(frozenset(normalised(query.text).split()), alike.get(frozenset(query.tools), ())) for query in held_out
-    ]
     needed = {tool for query in held_out for tool in query.tools}
     return Overlap(
         queries=len(held_out),
-        same_text=sum(normalised(query.text) in texts for query in held_out),
+        same_text=sum(text in seen_texts for text in texts),
         gold_seen=_seen(held_out, trained),
-        gold_set_seen=sum(frozenset(query.tools) in alike for query in held_out),
+        gold_set_seen=sum(bool(others) for others in same_gold),
         gold_tools=len(needed),
         gold_tools_seen=len(needed & trained),
         near_copies={str(least): sum(found >= least for found in nearest) for least in NEAR},

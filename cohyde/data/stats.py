@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any
 
-from cohyde.catalog import Dataset, Query, Tool, fold, render, render_full, render_name, tiers_of
+from cohyde.catalog import Dataset, Query, Tool, fold, render, render_name, tiers_of
 from cohyde.data.overlap import Overlap, overlap
 from cohyde.data.validation import SPLITS, normalised
 from cohyde.progress import Progress, Silent
@@ -59,7 +59,7 @@ class Catalogue:
     description_is_name: int
     """Tools whose API description only repeats the API name."""
     alike: Mapping[str, Alike]
-    """Tools that are equal to another, by what is compared: a key of :data:`SAME`."""
+    """Tools that are equal to another, by what is compared: ``text`` (the rendering φ5), or a key of :data:`SAME`."""
     never_gold: int
     """Tools that no query needs."""
 
@@ -161,12 +161,11 @@ def _content(tool: Tool) -> tuple[Hashable, ...]:
 
 
 SAME: Mapping[str, Callable[[Tool], Hashable]] = {
-    "text": render_full,
     "all but category": lambda tool: (tool.title, tool.api_name, _content(tool)),
     "all but category and title": lambda tool: (tool.api_name, _content(tool)),
     "all but names": _content,
 }
-"""What makes two tools alike; the names are category, title and API name."""
+"""What makes two tools alike besides their whole text; the names are category, title and API name."""
 
 EMPTY: Mapping[str, Callable[[Tool], Any]] = {
     "category": lambda tool: fold(tool.category),
@@ -182,14 +181,15 @@ EMPTY: Mapping[str, Callable[[Tool], Any]] = {
 
 
 def _catalogue(tools: Sequence[Tool], needed: set[str]) -> Catalogue:
+    texts = [render(tool, 5) for tool in tools]
     return Catalogue(
         tools=len(tools),
         providers=len({(tool.category, tool.title) for tool in tools if fold(tool.title)}),
         categories=_largest_first(Counter(tool.category for tool in tools)),
-        lengths=_lengths([render(tool, 5) for tool in tools]),
+        lengths=_lengths(texts),
         empty={name: sum(not filled(tool) for tool in tools) for name, filled in EMPTY.items()},
         description_is_name=sum(_only_repeats_its_name(tool) for tool in tools),
-        alike={name: _alike(map(same, tools)) for name, same in SAME.items()},
+        alike={"text": _alike(texts)} | {name: _alike(map(same, tools)) for name, same in SAME.items()},
         never_gold=sum(tool.id not in needed for tool in tools),
     )
 
