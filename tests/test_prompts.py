@@ -40,9 +40,9 @@ def prompt_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in resources.resource_folder("prompts").glob("*.yaml")))
-def test_every_prompt_file_loads_and_asks_for_a_query(name: str) -> None:
+def test_every_prompt_file_loads_and_is_asked_about_something(name: str) -> None:
     prompt = load_prompt(name)
-    assert "query" in prompt.fields
+    assert prompt.fields
     assert prompt.system
     assert prompt_hash(name) == prompt.sha256
 
@@ -65,6 +65,38 @@ def test_path_is_not_a_prompt_name() -> None:
 def test_prompt_file_has_to_hold_two_texts(prompt_folder: Path, text: str) -> None:
     (prompt_folder / "p.yaml").write_text(text)
     with pytest.raises(UserError, match=r"p\.yaml"):
+        load_prompt("p")
+
+
+def test_prompt_file_may_bring_examples_of_its_own(prompt_folder: Path) -> None:
+    text = "system: s\nuser: 'Tools: {tools}'\n"
+    (prompt_folder / "p.yaml").write_text(text + "examples:\n- {tools: rain, answer: 'Is it wet?'}")
+    prompt = load_prompt("p")
+    assert prompt.examples == (Example(query="rain", answer="Is it wet?"),)
+    assert build_messages(prompt, {"tools": "songs"}) == [
+        {"role": "system", "content": "s"},
+        {"role": "user", "content": "Tools: rain"},
+        {"role": "assistant", "content": "Is it wet?"},
+        {"role": "user", "content": "Tools: songs"},
+    ]
+    without = Prompt(name="p", system="s", user="Tools: {tools}")
+    assert prompt.sha256 != without.sha256
+
+
+@pytest.mark.parametrize(
+    ("user", "examples"),
+    [
+        ("{tools}", "[{query: rain, answer: a}]"),
+        ("{tools}", "[{tools: rain}]"),
+        ("{tools}", "[{tools: rain, answer: 5}]"),
+        ("{tools}", "{tools: rain, answer: a}"),
+        ("{tools} {query}", "[{tools: rain, answer: a}]"),
+        ("no field", "[{tools: rain, answer: a}]"),
+    ],
+)
+def test_examples_of_a_prompt_file_fill_its_only_field(prompt_folder: Path, user: str, examples: str) -> None:
+    (prompt_folder / "p.yaml").write_text(f"system: s\nuser: '{user}'\nexamples: {examples}")
+    with pytest.raises(UserError, match=r"p\.yaml: examples are a list"):
         load_prompt("p")
 
 

@@ -6,6 +6,7 @@ Rendering and tokenising happen here alone, for generation and for training, so 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from cohyde.errors import UserError
@@ -17,30 +18,36 @@ KEYS = {"system", "user"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prompt:
-    """A prompt file: ``user`` has fields in braces, such as ``{query}``."""
-
-    name: str
-    system: str
-    user: str
-
-    @property
-    def sha256(self) -> str:
-        """Identity of the prompt's text, whatever its name and the file's comments."""
-        return sha256_text(canonical_json({"system": self.system, "user": self.user}))
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """The names in braces, in order of first occurrence."""
-        return tuple(dict.fromkeys(FIELD.findall(self.user)))
-
-
-@dataclass(frozen=True, kw_only=True)
 class Example:
     """A few-shot example: a request, and the answer that is wanted."""
 
     query: str
     answer: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prompt:
+    """A prompt file: ``user`` has fields in braces, such as ``{query}``.
+
+    A file may bring ``examples`` of its own, each what stands in for its only field and the answer that is wanted.
+    """
+
+    name: str
+    system: str
+    user: str
+    examples: tuple[Example, ...] = ()
+
+    @property
+    def sha256(self) -> str:
+        """Identity of the prompt's text, whatever its name and the file's comments."""
+        turns = [[example.query, example.answer] for example in self.examples]
+        own = {"examples": turns} if turns else {}
+        return sha256_text(canonical_json({"system": self.system, "user": self.user, **own}))
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names in braces, in order of first occurrence."""
+        return tuple(dict.fromkeys(FIELD.findall(self.user)))
 
 
 def prompt_names() -> list[str]:
@@ -52,7 +59,8 @@ def load_prompt(name: str) -> Prompt:
     """Read ``prompts/<name>.yaml``.
 
     Raises:
-        UserError: there is no such prompt, or the file is not two texts ``system`` and ``user``.
+        UserError: there is no such prompt, or the file is not two texts ``system`` and ``user``, with or without
+            ``examples``.
     """
     import yaml
 
@@ -63,9 +71,28 @@ def load_prompt(name: str) -> Prompt:
         data = yaml.safe_load(path.read_text("utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(data, dict) or set(data) != KEYS or not all(isinstance(text, str) for text in data.values()):
-        raise UserError(f"{path}: a prompt has two texts, system and user, and nothing else")
-    return Prompt(name=name, system=data["system"].strip(), user=data["user"].strip())
+    examples = data.pop("examples", None) if isinstance(data, dict) else None
+    if not _is_texts(data, KEYS):
+        raise UserError(f"{path}: a prompt has two texts, system and user, and nothing else but examples")
+    user = data["user"].strip()
+    return Prompt(name=name, system=data["system"].strip(), user=user, examples=_examples(path, user, examples))
+
+
+def _is_texts(data: Any, keys: set[str]) -> bool:
+    return isinstance(data, dict) and set(data) == keys and all(isinstance(text, str) for text in data.values())
+
+
+def _examples(path: Path, user: str, rows: Any) -> tuple[Example, ...]:
+    if rows is None:
+        return ()
+    fields = set(FIELD.findall(user))
+    field = next(iter(fields), "")
+    if len(fields) != 1 or not isinstance(rows, list) or not all(_is_texts(row, {field, "answer"}) for row in rows):
+        raise UserError(
+            f"{path}: examples are a list of texts for the one field of user, and the answer to each",
+            f"write for each: {field or 'FIELD'}: …, answer: …",
+        )
+    return tuple(Example(query=row[field].strip(), answer=row["answer"].strip()) for row in rows)
 
 
 def prompt_hash(name: str) -> str:
@@ -75,6 +102,8 @@ def prompt_hash(name: str) -> str:
 
 def build_messages(prompt: Prompt, fields: Mapping[str, str], examples: Sequence[Example] = ()) -> list[dict[str, str]]:
     """The chat messages: system, then each example as a user's and an assistant's turn, then the request.
+
+    The prompt's own examples come before those given.
 
     Raises:
         UserError: fields are missing or unknown, or there are examples for a prompt with more than ``{query}``.
@@ -90,8 +119,8 @@ def build_messages(prompt: Prompt, fields: Mapping[str, str], examples: Sequence
             "set rewriter.few_shot to 0, or choose another prompt",
         )
     messages = [{"role": "system", "content": prompt.system}] if prompt.system else []
-    for example in examples:
-        messages.append({"role": "user", "content": _filled(prompt.user, {"query": example.query})})
+    for example in (*prompt.examples, *examples):
+        messages.append({"role": "user", "content": _filled(prompt.user, {prompt.fields[0]: example.query})})
         messages.append({"role": "assistant", "content": example.answer})
     return [*messages, {"role": "user", "content": _filled(prompt.user, fields)}]
 
