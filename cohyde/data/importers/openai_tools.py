@@ -85,7 +85,7 @@ def _split(path: Path, options: Options) -> str:
 
 
 def _items(path: Path, reading: Reading) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The objects of an array or of lines, or the one object that a document is: one whose first line is not whole."""
+    """The objects of an array or of lines, or the one object that the file is."""
     if path.suffix != ".jsonl" and _is_document(reading.text(path)):
         yield f"{path}#", reading.json(path)
     else:
@@ -93,9 +93,12 @@ def _items(path: Path, reading: Reading) -> Iterator[tuple[str, Mapping[str, Any
 
 
 def _is_document(text: str) -> bool:
-    first_line = text.lstrip(WHITESPACE).partition("\n")[0]
+    """Whether a text is one object: it goes on after a first line that is not whole, or does not go on."""
+    first, _, rest = text.strip(WHITESPACE).partition("\n")
+    if not first.startswith("{"):
+        return False
     try:
-        return first_line.startswith("{") and not json_of(first_line)
+        return not rest or not json_of(first)
     except ValueError:
         return True
 

@@ -13,6 +13,7 @@ from cohyde.data.reading import text_of
 FIELDS = {
     "title": ("name", "api_name", "tool_name", "name_for_human", "name_for_model"),
     "category": ("category", "category_name", "domain", "field"),
+    "description": ("tool_description", "functionality"),
     "api_description": (
         "description",
         "api_description",
@@ -60,6 +61,8 @@ def document_fields(documentation: Any) -> dict[str, Any]:
     fields = {field: _first_text(document, keys) for field, keys in FIELDS.items()} if document is not None else {}
     if document is None or not (fields["title"] or fields["api_description"]):
         return {"api_description": text_of(documentation)}
+    if fields["description"] == fields["api_description"]:
+        fields["description"] = ""
     returns = next((document[key] for key in RETURNS if document.get(key)), None)
     return fields | {"parameters": _parameters(document), "schema": text_of(returns)}
 
