@@ -12,20 +12,7 @@ from cohyde.cli_data import app
 from cohyde.data.dataset import read_card, read_dataset
 from cohyde.resources import sample_folder
 
-COMMANDS = [
-    "export",
-    "formats",
-    "import",
-    "merge",
-    "prepare",
-    "queries",
-    "split",
-    "stats",
-    "subset",
-    "validate",
-    "vague",
-]
-TOOLS = [
+COMMANDS = ["export", "formats", "import", "merge", "prepare", "split", "stats", "subset", "vague", "validate"]
     {"name": "list_rooms", "description": "List the rooms of a house.", "inputSchema": {"type": "object"}},
     {"name": "dim_light", "description": "Dim one light.", "inputSchema": {"type": "object"}},
 ]
