@@ -13,6 +13,7 @@ from cohyde.data.dataset import read_card, read_dataset
 from cohyde.resources import sample_folder
 
 COMMANDS = ["export", "formats", "import", "merge", "prepare", "split", "stats", "subset", "vague", "validate"]
+TOOLS = [
     {"name": "list_rooms", "description": "List the rooms of a house.", "inputSchema": {"type": "object"}},
     {"name": "dim_light", "description": "Dim one light.", "inputSchema": {"type": "object"}},
 ]
