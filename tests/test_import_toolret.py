@@ -304,6 +304,14 @@ def test_a_parquet_file_without_labels_is_refused(tmp_path):
         import_dataset("toolret", [tmp_path], tmp_path / "out")
 
 
+def test_columns_of_other_types_than_text_are_no_end(tmp_path):
+    tools = [{"id": "t", "documentation": b"caf\xe9"}, {"id": "u", "documentation": [{"name": b"x"}]}]
+    for row in tools:
+        path = write(tmp_path / f"tools_{row['id']}.parquet", [row])
+        dataset, _ = import_dataset("toolret", [path], tmp_path / row["id"])
+        assert dataset.tools[0].id == row["id"]
+
+
 def test_the_names_that_are_looked_for_are_said(tmp_path):
     (tmp_path / "source").mkdir()
     write(tmp_path / "source" / "corpus.jsonl", TOOLS)

@@ -298,7 +298,7 @@ def text_of(value: Any) -> str:
         return value
     if isinstance(value, (list, tuple)):
         return ", ".join(map(text_of, value))
-    return json.dumps(value, ensure_ascii=False, sort_keys=True)
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)  # Parquet holds bytes and dates too
 
 
 def json_of(text: str) -> Any:
