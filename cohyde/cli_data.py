@@ -171,8 +171,8 @@ def stats(folder: Folder, drop_invalid: DropInvalid = False, as_json: AsJson = F
     from cohyde.terminal import print_json
     from cohyde.terminal_data import print_statistics
 
-    with Work("reading") as work:
-        dataset = _read(folder, drop_invalid)
+    dataset = _read(folder, drop_invalid)
+    with Work("counting") as work:
         found = statistics(dataset, progress=work)
     if as_json:
         print_json(found.to_json())
@@ -201,8 +201,10 @@ def subset(
 
     dataset = _read(folder, drop_invalid)
     kept, dropped = subset_tools(dataset, tools, seed)
-    made = {"subset_of": dataset.name, "tools": tools, "seed": seed, "dropped_gold": dropped}
-    _write(folder, out, kept, made, overwrite, as_json, f"{dropped:,} gold tools of training queries fell out")
+    lost = len(dataset.train) + len(dataset.dev) - len(kept.train) - len(kept.dev)
+    made = {"subset_of": dataset.name, "tools": tools, "seed": seed, "dropped_gold": dropped, "dropped_queries": lost}
+    note = f"{dropped:,} gold tools of train and dev queries fell out, and with them {lost:,} queries that had no other"
+    _write(folder, out, kept, made, overwrite, as_json, note)
 
 
 @app.command(rich_help_panel=MAKE, epilog="Example: cohyde data split mytools --dev 0.1 --eval 0.2 --out mytools-split")
@@ -214,6 +216,7 @@ def split(
         float, typer.Option("--eval", metavar="SHARE", min=0, max=1, help="The same, where there is no evaluation yet.")
     ] = 0.0,
     seed: Seed = 42,
+    anew: Annotated[bool, typer.Option("--anew", help="Also where there is such a split already.")] = False,
     drop_invalid: DropInvalid = False,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
@@ -221,7 +224,7 @@ def split(
     """Split off dev queries, and evaluation queries where there are none: stratified by tier, disjoint by text."""
     from cohyde.data.split import split_dataset
 
-    dataset = split_dataset(_read(folder, drop_invalid), dev=dev, evaluation=evaluation, seed=seed)
+    dataset = split_dataset(_read(folder, drop_invalid), dev=dev, evaluation=evaluation, seed=seed, anew=anew)
     made = {"split": {"dev": dev, "eval": evaluation, "seed": seed}}
     _write(folder, out, dataset, made, overwrite, as_json)
 
@@ -337,9 +340,11 @@ def _split(given: str | None) -> str | None:
 
 def _read(folder: str, drop_invalid: bool) -> "Dataset":
     from cohyde.data.dataset import dataset_folder, read_dataset
+    from cohyde.live import Work
     from cohyde.terminal import print_warning
 
-    dataset, findings = read_dataset(dataset_folder(folder), drop_invalid=drop_invalid)
+    with Work("reading") as work:
+        dataset, findings = read_dataset(dataset_folder(folder), drop_invalid=drop_invalid, progress=work)
     for line in findings.lines():
         print_warning(f"dropped: {line}")
     return dataset
