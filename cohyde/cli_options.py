@@ -1,7 +1,39 @@
-"""Options that several groups of commands take."""
+"""Options and arguments that several groups of commands take, and the headings that help lists commands under."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+RUNNING, RESULTS, DATA, SURROUNDINGS = "Run", "Results", "Data", "Surroundings"
+DEFAULT_STORE = Path("store")
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="KEY=VALUE", help="Settings, for example [bold]encoder.train.lr=1e-5[/bold].", show_default=False
+    ),
+]
+ConfigName = Annotated[str, typer.Option("--config", "-c", metavar="NAME|FILE", help="A preset, or a YAML file.")]
+Rounds = Annotated[
+    int | None,
+    typer.Option("--rounds", "-r", metavar="R", help="Rounds of co-training.", show_default="the preset's"),
+]
+Seed = Annotated[
+    int | None, typer.Option("--seed", "-s", metavar="S", help="The loop's seed; the warm-up keeps its own.")
+]
+RunName = Annotated[
+    str | None, typer.Option("--name", "-n", metavar="RUN", help="Name of the run.", show_default="the preset's")
+]
+StoreFolder = Annotated[
+    Path, typer.Option("--store", metavar="DIR", envvar="COHYDE_STORE", help="Where artifacts and runs lie.")
+]
+Until = Annotated[
+    str | None, typer.Option("--until", metavar="ID", help="This stage and what it needs, for example S3.1.")
+]
+Run = Annotated[str, typer.Argument(metavar="RUN", help="Name of a run.")]
+OptionalRun = Annotated[str | None, typer.Argument(metavar="RUN", help="Name of a run.", show_default="the latest")]
+Address = Annotated[
+    str | None, typer.Option("--address", metavar="ADDR", help="A Ray cluster; without it a local Ray is started.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on standard output, for programs.")]

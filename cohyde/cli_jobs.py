@@ -1,0 +1,235 @@
+"""A run as commands work on it: from arguments, or from a run's record, to its stages, and to their execution."""
+
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from cohyde.cli_options import DEFAULT_STORE
+from cohyde.errors import UserError
+
+if TYPE_CHECKING:
+    from cohyde.config import Config
+    from cohyde.dag.plan import Node, Plan
+    from cohyde.dag.runner import RunResult
+    from cohyde.dag.spec import StageSpec
+    from cohyde.dag.state import StageState
+    from cohyde.dag.store import Store
+    from cohyde.evaluation.report import Report
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A run as a command works on it: its settings, the stages they come to, and where their artifacts lie."""
+
+    name: str
+    settings: "Config"
+    store: "Store"
+    preset: str
+    overrides: tuple[str, ...]
+    recorded: "Plan | None" = None
+    """The stages as the run's record has them: they stay what they were when prompts, data or code change."""
+
+    @cached_property
+    def specs(self) -> "list[StageSpec]":
+        """The stages."""
+        from stages.pipeline import PIPELINES
+
+        return PIPELINES["cohyde"](self.settings)
+
+    @cached_property
+    def plan(self) -> "Plan":
+        """The stages with their fingerprints."""
+        from cohyde.dag.plan import make_plan
+
+        return make_plan(self.specs)
+
+    @property
+    def seen(self) -> "Plan":
+        """The stages to look at."""
+        return self.recorded or self.plan
+
+    @cached_property
+    def kinds(self) -> dict[str, str]:
+        """Short titles by stage id; none where the run's data or models are gone."""
+        try:
+            return {spec.id: spec.kind for spec in self.specs}
+        except UserError:
+            return {}
+
+    @property
+    def command(self) -> str:
+        """What goes on with this run."""
+        where = [] if self.store.root == DEFAULT_STORE.absolute() else ["--store", str(self.store.root)]
+        return shlex.join(["cohyde", "run", "--config", self.preset, "--name", self.name, *where, *self.overrides])
+
+
+def make_job(
+    config: str, rounds: int | None, seed: int | None, overrides: list[str] | None, name: str | None, store: Path
+) -> Job:
+    """The job that arguments describe.
+
+    Raises:
+        UserError: the configuration or the name is wrong.
+    """
+    from cohyde.config import load_config
+    from cohyde.dag.runs import check_name
+    from cohyde.dag.store import Store
+
+    given = list(overrides or [])
+    given += [f"rounds={rounds}"] if rounds is not None else []
+    given += [f"seeds.loop={seed}"] if seed is not None else []
+    settings = load_config(config, given)
+    run_name = check_name(name or Path(config).stem)
+    return Job(name=run_name, settings=settings, store=Store(store), preset=config, overrides=tuple(given))
+
+
+def job_of(run_name: str | None, store: Path) -> Job:
+    """The job that a run's record describes; without a name, the latest.
+
+    Raises:
+        UserError: there is no such run, or its record is damaged.
+    """
+    from cohyde.config import Config, build
+    from cohyde.dag.runs import latest_run, load_run
+    from cohyde.dag.store import Store
+
+    at = Store(store)
+    known = load_run(at, run_name or latest_run(at))
+    settings = build(Config, [(f"run {known.name}", known.config)])
+    return Job(
+        name=known.name,
+        settings=settings,
+        store=at,
+        preset=known.preset,
+        overrides=known.overrides,
+        recorded=known.plan,
+    )
+
+
+def fetch_models(job: Job) -> None:
+    """Models from the hub are fetched before anything is fingerprinted: their commit is their identity."""
+    from cohyde.models.reference import is_cached, is_hub, resolve
+    from cohyde.terminal import err
+
+    for reference in dict.fromkeys((job.settings.encoder.model, job.settings.rewriter.model)):
+        if is_hub(reference) and not is_cached(reference):
+            err().print(f"fetching {reference} …")
+            resolve(reference)
+
+
+def tell_differences(job: Job) -> None:
+    """Where the run's name was used before with other settings, say which."""
+    from cohyde.config import plain
+    from cohyde.dag.fingerprint import differences
+    from cohyde.dag.runs import load_run, run_names
+    from cohyde.terminal import print_differences, print_warning
+
+    if job.name not in run_names(job.store):
+        return
+    try:
+        before = load_run(job.store, job.name)
+    except UserError as error:
+        print_warning(error.message)
+        return
+    print_differences(job.name, differences(before.config, plain(job.settings)))
+
+
+def unfinished(job: Job) -> "list[Node]":
+    """The stages that have no artifact."""
+    return [node for node in job.plan.nodes.values() if not job.store.exists(node.id, node.fingerprint)]
+
+
+def check_data(job: Job, todo: "Iterable[Node]") -> None:
+    """Find faults of the data here, before Ray is started; the data stage would find the same.
+
+    Raises:
+        UserError: as :func:`cohyde.data.dataset.read_dataset`.
+    """
+    from cohyde.data.dataset import dataset_folder, read_dataset
+
+    if any(node.id == "data" for node in todo):
+        read_dataset(dataset_folder(job.settings.data.path), drop_invalid=job.settings.data.drop_invalid)
+
+
+def record(job: Job) -> None:
+    """Write the run's record, by which other commands find its stages."""
+    from cohyde.config import plain
+    from cohyde.dag.runs import RunRecord, save_run
+
+    save_run(
+        job.store,
+        RunRecord(
+            name=job.name,
+            config=plain(job.settings),
+            preset=job.preset,
+            overrides=job.overrides,
+            plan=job.plan,
+        ),
+    )
+
+
+def execute(job: Job, address: str | None, until: str | None, resume: str) -> "RunResult":
+    """Run what is missing; where a stage fails, say which, why, where its log is and how to resume."""
+    from cohyde.dag.runner import run as run_plan
+    from cohyde.live import Live
+    from cohyde.terminal import print_failures, print_interrupted
+
+    part = job.plan.until(until) if until else job.plan
+    check_data(job, unfinished(job))
+    job.store.prepare()
+    record(job)
+    how = job.settings.runner
+    try:
+        with Live(job.name, part, job.kinds) as live:
+            result = run_plan(part, job.store, run_name=job.name, address=address, how=how, on_event=live)
+            live.end(result)
+    except KeyboardInterrupt:
+        print_interrupted(job.name, resume)
+        raise typer.Exit(130) from None
+    if not result.ok:
+        print_failures(result, resume)
+    return result
+
+
+def print_states_json(job: Job, found: "Sequence[StageState]") -> None:
+    """What ``plan --json`` and ``status --json`` print."""
+    from cohyde.terminal import print_json
+
+    print_json({"run": job.name, "store": str(job.store.root), "stages": [state.to_json() for state in found]})
+
+
+def report_of(job: Job) -> "Report":
+    """The report over whatever evaluations are done."""
+    from cohyde.evaluation.report import build_report
+    from stages.folders import METRICS
+    from stages.report import read_metrics
+
+    done = {}
+    for node in job.seen.nodes.values():
+        if node.id.startswith("E.") and job.store.exists(node.id, node.fingerprint):
+            path = job.store.usable(node.id, node.fingerprint, job.name)
+            if (path / METRICS).is_file():
+                done[node.id] = read_metrics(path)
+    return build_report(done, job.settings.search.mode)
+
+
+def print_report_of(job: Job) -> None:
+    """Show the tables, and where the report's file is.
+
+    Raises:
+        UserError: no evaluation is done yet.
+    """
+    from cohyde.terminal import out, print_report
+
+    found = report_of(job)
+    if not found.lines:
+        raise UserError(f"run {job.name}: no evaluation is done yet", f"see how far it is: cohyde status {job.name}")
+    print_report(out(), found, job.name)
+    node = next(node for node in job.seen.nodes.values() if node.id == "report")
+    if job.store.exists(node.id, node.fingerprint):
+        out().print(f"[dim]{job.store.artifact_path(node.id, node.fingerprint) / 'report.md'}[/dim]", soft_wrap=True)
