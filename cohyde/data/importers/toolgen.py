@@ -30,8 +30,8 @@ from cohyde.data.validation import DatasetRows, Findings, Row
 from cohyde.errors import UserError
 
 MEMORISED, RETRIEVAL = "**/*memorization*.json", "**/*retrieval*.json"
-HELD_OUT = ("test", "eval")
-"""What stands in the name of a file of evaluation requests."""
+HELD_OUT = {"test", "eval"}
+"""The words that say in a file's name that its requests are for evaluation."""
 
 
 def read(sources: Sources, reading: Reading, options: Options) -> DatasetRows:
@@ -94,7 +94,7 @@ def _queries(path: Path, index: NameIndex[str], reading: Reading, options: Optio
             if tool in request.tools:
                 reading.findings.remark("repeated answer", turn.where, f"{tool!r} is an answer to this request before")
             request.tools[tool] = None
-    held_out = any(word in path.stem for word in HELD_OUT)
+    held_out = not HELD_OUT.isdisjoint(path.stem.split("_"))
     said = {"tier": tier_named(path.stem) or "all", "split": options.split or ("eval" if held_out else "train")}
     for text, request in requests.items():
         row = {"id": f"{path.stem}/{request.position}", "text": text, "tools": list(request.tools)}
