@@ -59,7 +59,7 @@ def test_the_version_is_the_one_of_the_package(wheel):
         ("cohyde", "cohyde", "**/*.py"),
         ("stages", "stages", "*.py"),
         ("prompts", "cohyde/prompts", "*.yaml"),
-        ("configs", "cohyde/configs", "*.yaml"),
+        ("configs", "cohyde/configs", "**/*.yaml"),
         ("cohyde/data/sample", "cohyde/data/sample", "*"),
     ],
 )

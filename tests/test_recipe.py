@@ -280,9 +280,7 @@ def test_the_paper_s_files_are_asked_for_where_they_are_missing(tmp_path):
 
 
 def test_a_missing_dataset_that_has_a_recipe_says_how_to_make_it(tmp_path):
-    with pytest.raises(
-        UserError, match=r"or make it: cohyde data prepare toollens --source FOLDER --out \S+/toollens$"
-    ):
+    with pytest.raises(UserError, match=r"or make it: cohyde data prepare toollens --source FOLDER --out \S+/toollens"):
         dataset_folder(str(tmp_path / "toollens"))
     with pytest.raises(UserError) as error:
         dataset_folder(str(tmp_path / "other"))
