@@ -258,7 +258,7 @@ SFT = Stage(kind="rewriter warm-up", entry="stages.train_rewriter:sft", version=
 INSTRUCT = Stage(
     kind="instruction SFT",
     entry="stages.train_rewriter:instruct",
-    version="2",
+    version="3",
     needs=("data", "rewriter"),
     optional=("encoder",),
 )

@@ -1,6 +1,7 @@
 """From queries to descriptions, with a generator whose words the test decides."""
 
 import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,17 @@ import pytest
 
 from cohyde.catalog import Query
 from cohyde.config import RewriterConfig, SamplingConfig
+from cohyde.errors import UserError
 from cohyde.progress import Progress, Silent
-from cohyde.rewriter.describe import Described, describe_with, described_to_row, is_repetitive, or_query
+from cohyde.rewriter.describe import (
+    Described,
+    describe,
+    describe_with,
+    described_to_row,
+    is_repetitive,
+    or_query,
+    shard_size,
+)
 from cohyde.rewriter.generate import Completion, Request
 from cohyde.rewriter.load import load_tokenizer
 from cohyde.rewriter.prompts import Example
@@ -133,3 +143,60 @@ def test_a_row_of_candidates_keeps_raw_and_cleaned_text_side_by_side() -> None:
             {"raw": "", "text": "", "tokens": 0, "finished": False},
         ],
     }
+
+
+# -------------------------------------------------------------------------------------------------------- shards
+
+SAMPLED = SamplingConfig(n=2, temperature=1.0, max_new_tokens=4)
+MANY = [
+    Query(id=f"q{number}", text=f"tell me {'more ' * (number % 5)}about {number}", tools=("a",)) for number in range(40)
+]
+
+
+class Kept(Silent):
+    """A progress with a place for what is finished."""
+
+    def __init__(self, checkpoints: Path) -> None:
+        self.checkpoints, self.warnings = checkpoints, list[str]()
+
+    def warn(self, message: str) -> None:
+        self.warnings.append(message)
+
+
+def described_by(model: Path, progress: Progress, batch_size: int = 8) -> Any:
+    rewriter = RewriterConfig(precision="float32", max_prompt_tokens=512, batch_size=batch_size)
+    return describe(model, MANY, [], rewriter, SAMPLED, 0, progress)
+
+
+@pytest.fixture(scope="module")
+def whole(tiny_rewriter_path: Path) -> Any:
+    return described_by(tiny_rewriter_path, Silent())
+
+
+def test_shards_are_whole_batches_of_about_as_many_sequences() -> None:
+    sizes = {
+        (batch, n): shard_size(RewriterConfig(batch_size=batch), SamplingConfig(n=n, temperature=1))
+        for batch, n in ((64, 1), (64, 4), (128, 4), (6, 1), (1, 4))
+    }
+    assert sizes == {(64, 1): 64, (64, 4): 16, (128, 4): 32, (6, 1): 18, (1, 4): 16}
+
+
+def test_without_anything_to_do_nothing_is_loaded(tiny_rewriter_path: Path, tmp_path: Path, whole: Any) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(tiny_rewriter_path, model)
+    assert described_by(model, Kept(tmp_path / "kept")) == whole
+    (model / "model.safetensors").unlink()
+    assert described_by(model, Kept(tmp_path / "kept")) == whole
+    with pytest.raises(UserError, match="does not load"):
+        described_by(model, Silent())
+
+
+def test_shards_of_an_earlier_attempt_change_nothing(tiny_rewriter_path: Path, tmp_path: Path, whole: Any) -> None:
+    described_by(tiny_rewriter_path, Kept(tmp_path))
+    files = sorted(tmp_path.glob("shards-*/*"))
+    assert len(files) == 3  # 40 prompts, 16 a shard
+    files[0].unlink()
+    files[2].write_bytes(files[2].read_bytes()[:-9])
+    progress = Kept(tmp_path)
+    assert described_by(tiny_rewriter_path, progress) == whole
+    assert len(progress.warnings) == 1

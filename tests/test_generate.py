@@ -10,7 +10,7 @@ import torch
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 from cohyde.config import RewriterConfig, SamplingConfig
-from cohyde.errors import UserError
+from cohyde.errors import Interrupted, UserError
 from cohyde.models.reference import resolve
 from cohyde.progress import Silent
 from cohyde.rewriter.generate import Completion, Request, open_generator, request_seed
@@ -383,6 +383,41 @@ def test_progress_counts_requests(models: dict[str, Any], tokenizer: Any, reques
 
     TransformersGenerator(models["llama"], tokenizer, batch_size=3).generate(requests, GREEDY, Recorder())
     assert seen == [(3, 7, "prompts"), (6, 7, "prompts"), (7, 7, "prompts")]
+
+
+def test_a_prefix_is_read_once_in_many_calls_until_the_weights_change(
+    tiny_rewriter_path: Path, requests: list[Request], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+
+    class Counting(SharedPrefixDecoder):
+        def __init__(self, model: Any, prefix: Sequence[int]) -> None:
+            read.append(len(prefix))
+            super().__init__(model, prefix)
+
+    monkeypatch.setattr("cohyde.rewriter.transformers_backend.SharedPrefixDecoder", Counting)
+    model, tokenizer = load_rewriter(tiny_rewriter_path, "float32")
+    generator = TransformersGenerator(model, tokenizer, share_prefix=True)
+    parts = (requests[:3], requests[3:])  # "rain", "convert", "book", and the others
+    found = [generator.generate(part, GREEDY, Silent()) for part in parts]
+    assert len(read) == 1
+    assert found == [generated(model, tokenizer, part, GREEDY) for part in parts]
+    with torch.no_grad():
+        model.get_input_embeddings().weight.mul_(1.5)
+    changed = generator.generate(requests[:3], GREEDY, Silent())
+    assert len(read) == 1 + 2 + 1
+    assert changed == generated(model, tokenizer, requests[:3], GREEDY) != found[0]
+
+
+def test_generation_stops_between_two_batches_when_it_is_asked_to(
+    models: dict[str, Any], tokenizer: Any, requests: list[Request]
+) -> None:
+    class Stopping(Silent):
+        def update(self, done: float, total: float, what: str = "") -> None:
+            self.stopping = done == 3
+
+    with pytest.raises(Interrupted, match="after 3 of 7 prompts"):
+        TransformersGenerator(models["llama"], tokenizer, batch_size=3).generate(requests, GREEDY, Stopping())
 
 
 # ---------------------------------------------------------------------------------------------- models in training

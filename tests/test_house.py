@@ -17,6 +17,7 @@ FOUNDATION = (
     "io",
     "progress",
     "resources",
+    "shards",
     "training_state",
 )
 PARTS = ("data", "encoder", "rewriter", "evaluation", "models")

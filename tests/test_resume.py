@@ -9,6 +9,9 @@ import pytest
 from killing import Fate, Job, Work
 from test_encoder_train import CONFIG, DEV, PAIRS, TOOLS
 
+from cohyde.catalog import Query
+from cohyde.config import RewriterConfig, SamplingConfig
+from cohyde.io import write_jsonl
 from cohyde.models.reference import resolve
 from cohyde.progress import Progress
 
@@ -34,12 +37,25 @@ def encoder_without_dev(out: Path, progress: Progress) -> Any:
     return encoder(out, progress, dev=None)
 
 
+QUERIES = [Query(id=f"q{n}", text=f"tell me {'more ' * (n % 4)}about {n}", tools=("a",)) for n in range(40)]
+
+
+def description(out: Path, progress: Progress) -> Any:
+    from cohyde.rewriter.describe import describe, described_to_row
+
+    rewriter = RewriterConfig(precision="float32", max_prompt_tokens=512, batch_size=8)
+    sampling = SamplingConfig(n=2, temperature=1.0, max_new_tokens=4)
+    described, metrics = describe(resolve("tiny:qwen3_5"), QUERIES, [], rewriter, sampling, 0, progress)
+    write_jsonl(out / "candidates.jsonl", map(described_to_row, described))
+    return metrics
+
+
 @pytest.fixture(scope="module")
 def untouched(
     tmp_path_factory: pytest.TempPathFactory, tiny_encoder_path: Path, tiny_rewriter_path: Path
 ) -> dict[Job, dict[str, str]]:
     """What each job leaves when nobody touches it."""
-    jobs = (encoder, encoder_without_dev)
+    jobs = (encoder, encoder_without_dev, description)
     return {job: Work(job, tmp_path_factory.mktemp(job.__name__)).live_through([]).left() for job in jobs}
 
 
@@ -48,13 +64,14 @@ def untouched(
     [
         (encoder, [*killed(1, 5, 2), Fate(stopped_at=3), *killed(1)]),
         (encoder_without_dev, killed(8)),
+        (description, [*killed(2, 5), Fate(stopped_at=3)]),  # each batch is told of, and each shard of two
     ],
 )
 def test_killed_and_resumed_work_leaves_the_same_bytes(
     untouched: dict[Job, dict[str, str]], tmp_path: Path, job: Job, fates: Sequence[Fate]
 ) -> None:
     work = Work(job, tmp_path).live_through(fates)
-    assert "going on from the checkpoint" in work.log()
+    assert list(work.checkpoints.glob("*/*"))
     assert work.left() == untouched[job]
 
 

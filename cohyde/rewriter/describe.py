@@ -1,18 +1,27 @@
 """From queries to descriptions: prompt, generate, clean, fall back. Used wherever the rewriter speaks."""
 
+import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from cohyde.catalog import Query
 from cohyde.config import RewriterConfig, SamplingConfig
 from cohyde.evaluation.metrics import mean_or_zero
+from cohyde.io import canonical_json, sha256_text
 from cohyde.progress import Progress
 from cohyde.rewriter.clean import clean
 from cohyde.rewriter.generate import Completion, Generator, Request, open_generator, request_seed
+from cohyde.rewriter.load import load_tokenizer
 from cohyde.rewriter.prompts import Example, fit_prompt, load_prompt
+from cohyde.shards import Row, in_shards
+
+SMALLEST_SHARD = 16
+"""Prompts that a shard has at least: fewer would often begin alike by chance, and share more than the template."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +47,46 @@ def describe(
 ) -> tuple[list[Described], dict[str, float]]:
     """Let the rewriter at ``model`` describe every query; the result is in the order of ``queries``.
 
+    It works in shards: what an earlier attempt has finished, below ``progress.checkpoints``, is not written again.
+
     Returns:
         The completions, and counts and shares that tell whether the rewriter is healthy (TRAPS 10, 12, 13, 38).
     """
-    with open_generator(model, rewriter) as generator:
-        return describe_with(generator, queries, examples, rewriter, sampling, seed, progress)
+    requests, cut = _requests(load_tokenizer(model), queries, examples, rewriter, seed)
+    completions = _completions(model, requests, rewriter, sampling, progress)
+    described = [_described(request, completion) for request, completion in zip(requests, completions, strict=True)]
+    return described, _health(described, cut)
+
+
+def _completions(
+    model: Path, requests: Sequence[Request], rewriter: RewriterConfig, sampling: SamplingConfig, progress: Progress
+) -> list[Completion]:
+    """What the rewriter writes for every request, shard by shard."""
+    # Longest first, so that what a shard decodes together is of similar length, and memory that is short shows at once.
+    order = sorted(range(len(requests)), key=lambda place: (-len(requests[place].prompt), place))
+    key = [sha256_text(canonical_json([asdict(request) for request in requests])), asdict(sampling)]
+    with _opened_when_needed(model, rewriter) as opened:
+
+        def work(part: Sequence[Request], progress: Progress) -> list[Row]:
+            return [asdict(completion) for completion in opened().generate(part, sampling, progress)]
+
+        size = shard_size(rewriter, sampling)
+        rows = in_shards([requests[place] for place in order], size, work, key, progress, "prompts")
+    by_place = dict(zip(order, rows, strict=True))
+    return [_completion(by_place[place]) for place in range(len(requests))]
+
+
+@contextmanager
+def _opened_when_needed(model: Path, rewriter: RewriterConfig) -> Iterator[Callable[[], Generator]]:
+    """A function that loads the rewriter when it is first called: where everything is done already, nothing loads."""
+    with ExitStack() as stack:
+        yield cache(lambda: stack.enter_context(open_generator(model, rewriter)))
+
+
+def shard_size(rewriter: RewriterConfig, sampling: SamplingConfig) -> int:
+    """Prompts a shard: whole batches of decoding, so that shards cost no time."""
+    batch = max(1, rewriter.batch_size // sampling.n)
+    return batch * math.ceil(SMALLEST_SHARD / batch)
 
 
 def describe_with(
@@ -54,19 +98,32 @@ def describe_with(
     seed: int,
     progress: Progress,
 ) -> tuple[list[Described], dict[str, float]]:
-    """As :func:`describe`, with a generator that is open already."""
+    """As :func:`describe`, with a generator that is open already, and in one go."""
+    requests, cut = _requests(generator.tokenizer, queries, examples, rewriter, seed)
+    completions = generator.generate(requests, sampling, progress)
+    described = [_described(request, completion) for request, completion in zip(requests, completions, strict=True)]
+    return described, _health(described, cut)
+
+
+def _requests(
+    tokenizer: Any, queries: Sequence[Query], examples: Sequence[Example], rewriter: RewriterConfig, seed: int
+) -> tuple[list[Request], int]:
+    """What the rewriter is asked, and how many of the prompts were cut."""
     prompt = load_prompt(rewriter.prompt)
     fitted = [
-        fit_prompt(generator.tokenizer, prompt, {"query": query.text}, examples, rewriter.max_prompt_tokens)
-        for query in queries
+        fit_prompt(tokenizer, prompt, {"query": query.text}, examples, rewriter.max_prompt_tokens) for query in queries
     ]
     requests = [
         Request(id=query.id, prompt=text, seed=request_seed(seed, "describe", query.id))
         for query, (text, _) in zip(queries, fitted, strict=True)
     ]
-    completions = generator.generate(requests, sampling, progress)
-    described = [_described(request, completion) for request, completion in zip(requests, completions, strict=True)]
-    return described, _health(described, sum(was_cut for _, was_cut in fitted))
+    return requests, sum(was_cut for _, was_cut in fitted)
+
+
+def _completion(row: Row) -> Completion:
+    return Completion(
+        id=row["id"], texts=tuple(row["texts"]), tokens=tuple(row["tokens"]), finished=tuple(row["finished"])
+    )
 
 
 def _described(request: Request, completion: Completion) -> Described:

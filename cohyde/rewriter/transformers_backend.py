@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers.cache_utils import DynamicCache
 
 from cohyde.config import SamplingConfig
-from cohyde.errors import UserError
+from cohyde.errors import Interrupted, UserError
 from cohyde.progress import Progress
 from cohyde.rewriter.generate import Completion, Request
 from cohyde.rewriter.prompts import encode_prompt
@@ -79,6 +79,7 @@ class TransformersGenerator:
     """The ``transformers`` backend of :class:`cohyde.rewriter.generate.Generator`.
 
     Takes a model in training as well (with adapters, too): its mode and its attention are put back after each call.
+    Prompts of one call after another that begin alike have their prefix read once, as long as the weights stay.
     """
 
     def __init__(self, model: Any, tokenizer: Any, *, batch_size: int = 16, share_prefix: bool | None = None) -> None:
@@ -95,12 +96,14 @@ class TransformersGenerator:
         self.batch_size = batch_size
         self.share_prefix = share_prefix
         self.stops = stop_tokens(self.model, tokenizer)
+        self._shared: tuple[Any, SharedPrefixDecoder] | None = None
 
     def generate(self, requests: Sequence[Request], sampling: SamplingConfig, progress: Progress) -> list[Completion]:
         """Complete every request; the result is in the order of ``requests``.
 
         Raises:
             UserError: a prompt and its completion are longer than the model's longest sequence.
+            Interrupted: ``progress`` asked to stop between two batches.
             RuntimeError: the model computes something that is not a number.
         """
         prompts = [encode_prompt(self.tokenizer, request.prompt) for request in requests]
@@ -113,6 +116,8 @@ class TransformersGenerator:
             return []
         with torch.no_grad(), self._evaluating(), self._decoder(prompts, progress) as decoder:
             for begin in range(0, len(order), size):
+                if progress.stopping:
+                    raise Interrupted(f"asked to stop after {begin} of {len(order)} prompts")
                 batch = order[begin : begin + size]
                 done = self._complete(decoder, [requests[p] for p in batch], [prompts[p] for p in batch], sampling)
                 completions.update(zip(batch, done, strict=True))
@@ -121,7 +126,7 @@ class TransformersGenerator:
 
     def close(self) -> None:
         """Free the model's memory."""
-        self.model = None
+        self.model = self._shared = None
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
@@ -158,7 +163,14 @@ class TransformersGenerator:
             yield PlainDecoder(self.model)
             return
         with attention_switched(self.model):
-            yield SharedPrefixDecoder(self.model, common_prefix(prompts))
+            yield self._behind(common_prefix(prompts))
+
+    def _behind(self, prefix: list[int]) -> SharedPrefixDecoder:
+        """A decoder behind a prefix: the last one, unless prefix or weights are others."""
+        key = (prefix, sum(parameter._version for parameter in self.model.parameters()))
+        if self._shared is None or self._shared[0] != key:
+            self._shared = (key, SharedPrefixDecoder(self.model, prefix))
+        return self._shared[1]
 
     def _complete(
         self,
