@@ -265,6 +265,49 @@ Concurrency = Annotated[int, typer.Option("--concurrency", min=1, max=1024, help
 Attempts = Annotated[int, typer.Option("--attempts", min=1, help="Times that the model is asked for one, at most.")]
 
 
+@app.command(rich_help_panel=WRITE, epilog="Example: cohyde data queries mytools --per-tool 6")
+def queries(
+    folder: Folder,
+    model: Model = None,
+    endpoint: Endpoint = None,
+    per_tool: Annotated[int, typer.Option("--per-tool", metavar="N", min=1, help="Requests for each tool alone.")] = 4,
+    multi_share: Annotated[
+        float, typer.Option("--multi-share", min=0, max=0.9, help="Share of all that need two or three tools.")
+    ] = 1 / 3,
+    eval_share: Annotated[
+        float | None,
+        typer.Option("--eval-share", min=0, max=0.9, help="Held out.", show_default="0.15, or 0 where there are some"),
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Requests at most.")] = None,
+    attempts: Attempts = 3,
+    seed: Seed = 42,
+    concurrency: Concurrency = 8,
+    api_key_env: KeyName = "OPENAI_API_KEY",
+    as_json: AsJson = False,
+) -> None:
+    """Write training and evaluation queries for a catalogue that has none, or more of them.
+
+    A model asks for each tool alone and for related tools together; requests that name a tool, copy the catalogue, are
+    no requests or repeat another are drawn again. Running it again goes on where it was.
+    """
+    from cohyde.data.queries import QueriesConfig, write_queries
+    from cohyde.live import Work
+    from cohyde.terminal import print_json
+    from cohyde.terminal_data import print_outcome
+
+    path = _writable(folder)
+    config = QueriesConfig(
+        per_tool=per_tool, multi_share=multi_share, eval_share=eval_share, attempts=attempts, limit=limit, seed=seed
+    )
+    with Work("writing queries") as work:
+        outcome = write_queries(path, _chat(model, endpoint, concurrency, api_key_env), config, progress=work)
+    if as_json:
+        print_json({"path": str(path), **outcome.to_json()})
+    else:
+        drawn_again = {f"drawn again: {kind}": count for kind, count in outcome.rejected.counts.items()}
+        print_outcome(path, outcome.counts, drawn_again | dict(outcome.unanswered.counts))
+
+
 @app.command(
     rich_help_panel=WRITE,
     epilog="Example: cohyde data vague mytools --endpoint http://127.0.0.1:8000/v1 --model Qwen3.5-4B",

@@ -293,7 +293,7 @@ def _print_counts(name: str, counts: Mapping[str, int]) -> None:
 
 def print_outcome(folder: Path, counts: Mapping[str, int], reasons: Mapping[str, int]) -> None:
     """What a model wrote for a dataset: how much was asked for, kept and rejected, and why."""
-    said = [f"{count:,} {what}" for what, count in counts.items()]
+    said = [f"{count:,} {what.replace('_', ' ')}" for what, count in counts.items() if count]
     out().print(Text(str(folder), style="bold") + Text(f"  {', '.join(said)}"), soft_wrap=True)
     table = plain_table(("", "right"), ("", "left"))
     table.show_header = False

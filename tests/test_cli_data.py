@@ -12,7 +12,19 @@ from cohyde.cli_data import app
 from cohyde.data.dataset import read_card, read_dataset
 from cohyde.resources import sample_folder
 
-COMMANDS = ["export", "formats", "import", "merge", "prepare", "split", "stats", "subset", "vague", "validate"]
+COMMANDS = [
+    "export",
+    "formats",
+    "import",
+    "merge",
+    "prepare",
+    "queries",
+    "split",
+    "stats",
+    "subset",
+    "vague",
+    "validate",
+]
 TOOLS = [
     {"name": "list_rooms", "description": "List the rooms of a house.", "inputSchema": {"type": "object"}},
     {"name": "dim_light", "description": "Dim one light.", "inputSchema": {"type": "object"}},
@@ -236,6 +248,7 @@ def test_a_place_that_cannot_be_written_to_is_named(cohyde: Call) -> None:
         (["prepare", "nothing", "--source", ".", "--out", "made"], "nothing"),
         (["validate", "gone"], "gone is not a folder"),
         (["vague", "sample"], "the embedded sample is not written to"),
+        (["queries", "sample"], "the embedded sample is not written to"),
         (["split", "sample", "--dev", "0", "--eval", "0.1", "--out", "made"], "has 155 eval queries already"),
     ],
 )
