@@ -262,6 +262,7 @@ def test_such_an_api_is_dropped_when_asked_and_the_query_if_nothing_is_left(writ
         ("text", "#/1", "expected an object, got str"),
         (ONE | {"api_list": None}, "#/1/api_list", "expected a list, got NoneType"),
         (ONE | {"api_list": [TIDES, 5]}, "#/1/api_list/1", "expected an object, got int"),
+        (ONE | {"api_list": [TIDES, api("", tool="")]}, "#/1/api_list/1", "neither a 'tool_name' nor an 'api_name'"),
         (ONE | {"relevant APIs": "Tides"}, "#/1/relevant APIs", "expected a list, got str"),
         (ONE | {"relevant APIs": [["Harbour"]]}, "#/1/relevant APIs/0", "expected a pair of texts, got ['Harbour']"),
         (ONE | {"relevant APIs": [["Harbour", 1]]}, "#/1/relevant APIs/0", "expected a pair of texts"),

@@ -126,8 +126,18 @@ class _Lists:
     reading: Reading
     found: dict[Name, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
 
-    def add(self, where: str, record: Mapping[str, Any]) -> Name:
-        """Take up an API; one that was defined otherwise before keeps its first definition."""
+    def take(self, apis: Any, where: str) -> list[Name]:
+        """Take up the APIs of a list, and give their names."""
+        names = []
+        for place, record in objects(apis, where, self.reading.findings):
+            if record.get("tool_name") or record.get("api_name"):
+                names.append(self._add(place, record))
+            else:
+                self.reading.findings.fault("malformed API", place, "has neither a 'tool_name' nor an 'api_name'")
+        return names
+
+    def _add(self, where: str, record: Mapping[str, Any]) -> Name:
+        """One that was defined otherwise before keeps its first definition."""
         name = tuple(text_of(record.get(key)) for key in TRIPLE)
         known = self.found.setdefault(name, (where, record))
         if known[1] is not record and known[1] != record:
@@ -150,10 +160,7 @@ def _requests(file: _File, lists: _Lists, reading: Reading, options: Options) ->
             reading.findings.remark(f"not in {TEST_IDS}", where, f"query {number} of {file.group}; left out")
             continue
         group = file.group if file.group in listed else held_out.get(number, file.group)
-        apis = [
-            lists.add(place, api)
-            for place, api in objects(record.get("api_list"), f"{where}/api_list", reading.findings)
-        ]
+        apis = lists.take(record.get("api_list"), f"{where}/api_list")
         fields = {
             "id": f"{group}/{number}",
             "text": _text(record.get("query"), where, reading),
