@@ -42,6 +42,11 @@ def section(kind: type[T], *, identity: Identity = True, **departures: Any) -> A
     return field(default_factory=lambda: kind(**departures), metadata={"identity": identity})
 
 
+def amounts(*, identity: Identity = True, **bounds: float) -> Any:
+    """A configuration field that is a mapping of names to numbers, empty by default; layers add to each other."""
+    return field(default_factory=dict, metadata={"identity": identity, "bounds": bounds})
+
+
 @dataclass(frozen=True, kw_only=True)
 class SeedsConfig:
     """Two seeds, so that a sweep over the loop's seed shares the warm-up."""
@@ -352,6 +357,10 @@ class EvaluationConfig:
     """Score every standard and vague query in the last round. What a round evaluates is in its stage's identity."""
 
 
+RESERVED = {"CPU": "cpus", "GPU": "gpus", "memory": "memory_gib", "object_store_memory": "Ray itself"}
+"""Resources that have a setting of their own."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ResourcesConfig:
     """What Ray reserves for one stage."""
@@ -362,6 +371,17 @@ class ResourcesConfig:
     """GPUs reserved. With any, the stage runs in a fresh worker process."""
     memory_gib: float = setting(0, ge=0)
     """Memory reserved, in GiB; 0 reserves none."""
+    custom: Mapping[str, float] = amounts(ge=0)
+    """Resources of other names that the machines of a cluster declare (``ray start --resources``), for example
+    ``{h200: 1}`` for stages that shall run on such machines alone; 0 reserves none."""
+
+    def __post_init__(self) -> None:
+        """What Ray would refuse only when the stage is handed over."""
+        if self.gpus > 1 and self.gpus != int(self.gpus):
+            raise ValueError(f"gpus has to be a part of one GPU or a whole number, got {self.gpus}")
+        for name in self.custom:
+            if name in RESERVED:
+                raise ValueError(f"custom names {name!r}, which is set by {RESERVED[name]}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -564,6 +584,10 @@ def _build(kind: type[Any], layers: list[tuple[str, Any]], prefix: str, base: An
         current = getattr(base, item.name)
         if dataclasses.is_dataclass(current):
             values[item.name] = _build(type(current), given, f"{prefix}{item.name}.", current)
+        elif isinstance(current, Mapping):
+            values[item.name] = dict(current)
+            for source, value in given:
+                values[item.name].update(_checked(value, hints[item.name], item, f"{prefix}{item.name}", source))
         elif given:
             source, value = given[-1]
             values[item.name] = _checked(value, hints[item.name], item, f"{prefix}{item.name}", source)
@@ -580,16 +604,23 @@ def _checked(value: Any, hint: Any, item: dataclasses.Field[Any], key: str, sour
     converted = _converted(value, hint)
     if converted is _WRONG:
         raise UserError(f"{source}: {key} has to be {_type_name(hint)}, got {value!r} ({type(value).__name__})")
-    if isinstance(converted, float) and not math.isfinite(converted):
-        raise UserError(f"{source}: {key} has to be a finite number, got {value!r}")
     if converted is None:
         return None
-    for number in converted if isinstance(converted, tuple) else (converted,):
+    for number in _numbers(converted):
+        if isinstance(number, float) and not math.isfinite(number):
+            raise UserError(f"{source}: {key} has to be a finite number, got {value!r}")
         for name, bound in item.metadata.get("bounds", {}).items():
             holds, words = COMPARISONS[name]
             if not holds(number, bound):
                 raise UserError(f"{source}: {key} has to be {words} {bound}, got {number!r}")
     return converted
+
+
+def _numbers(value: Any) -> tuple[Any, ...]:
+    """What a field's bounds hold for."""
+    if isinstance(value, Mapping):
+        return tuple(value.values())
+    return value if isinstance(value, tuple) else (value,)
 
 
 _WRONG = object()
@@ -608,6 +639,11 @@ def _converted(value: Any, hint: Any) -> Any:
             return _WRONG
         items = tuple(_converted(item, arguments[0]) for item in value)
         return items if items and all(item is not _WRONG for item in items) else _WRONG
+    if origin is Mapping:
+        if not isinstance(value, Mapping) or not all(isinstance(name, str) and name for name in value):
+            return _WRONG
+        amounts = {name: _converted(amount, arguments[1]) for name, amount in value.items()}
+        return _WRONG if any(amount is _WRONG for amount in amounts.values()) else amounts
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if hint is type(None):
@@ -621,6 +657,8 @@ def _type_name(hint: Any) -> str:
         return " or ".join(_type_name(option) for option in arguments)
     if origin is Literal:
         return "one of " + ", ".join(map(str, arguments))
+    if origin is Mapping:
+        return f"names with {_type_name(arguments[1])} each"
     if origin is tuple:
         return f"a list of one or more: {_type_name(arguments[0])}"
     names = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", type(None): "null"}

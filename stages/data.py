@@ -34,4 +34,10 @@ def run(inputs: Mapping[str, Path], config: DataConfig, out_dir: Path, progress:
     }
 
 
-STAGE = Stage(kind="data", entry="stages.data:run", version="3", needs=())
+STAGE = Stage(
+    kind="data",
+    entry="stages.data:run",
+    version="3",
+    needs=(),
+    reserves="light",
+)

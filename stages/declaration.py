@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cohyde.config import ResourcesConfig
+from cohyde.config import AllResourcesConfig
 from cohyde.dag.spec import StageSpec
 
 
@@ -19,6 +19,8 @@ class Stage:
     entry: str
     version: str
     needs: tuple[str, ...]
+    reserves: str
+    """The section of ``resources`` that says what is reserved for it."""
     optional: tuple[str, ...] = field(default=())
 
     def spec(
@@ -26,7 +28,7 @@ class Stage:
         stage_id: str,
         config: Any,
         inputs: Mapping[str, str],
-        resources: ResourcesConfig,
+        resources: AllResourcesConfig,
         *,
         prompts: Mapping[str, str] | None = None,
         external: Mapping[str, str] | None = None,
@@ -48,6 +50,7 @@ class Stage:
             config=config,
             prompts=dict(prompts or {}),
             external=dict(external or {}),
-            resources=resources,
+            resources=getattr(resources, self.reserves),
+            resources_key=f"resources.{self.reserves}",
             kind=self.kind,
         )

@@ -57,4 +57,10 @@ def run(inputs: Mapping[str, Path], config: DescribeConfig, out_dir: Path, progr
     return metrics
 
 
-STAGE = Stage(kind="descriptions", entry="stages.describe:run", version="4", needs=("data", "rewriter"))
+STAGE = Stage(
+    kind="descriptions",
+    entry="stages.describe:run",
+    version="4",
+    needs=("data", "rewriter"),
+    reserves="generation",
+)

@@ -194,5 +194,17 @@ def headline(rows: Sequence[MetricRow]) -> dict[str, float]:
     }
 
 
-EVALUATE = Stage(kind="evaluation", entry="stages.evaluate:run", version="3", needs=("data", "encoder", "rewriter"))
-UNTRAINED = Stage(kind="untrained encoder", entry="stages.evaluate:untrained", version="1", needs=("data",))
+EVALUATE = Stage(
+    kind="evaluation",
+    entry="stages.evaluate:run",
+    version="3",
+    needs=("data", "encoder", "rewriter"),
+    reserves="generation",
+)
+UNTRAINED = Stage(
+    kind="untrained encoder",
+    entry="stages.evaluate:untrained",
+    version="1",
+    needs=("data",),
+    reserves="encoder",
+)

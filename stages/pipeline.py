@@ -108,7 +108,7 @@ class Graph:
     def data(self) -> StageSpec:
         """The dataset, validated, with its splits."""
         checksum = dataset_checksum(self.config.data.path)
-        return DATA.spec("data", self.config.data, {}, self.config.resources.light, external={"data": checksum})
+        return DATA.spec("data", self.config.data, {}, self.config.resources, external={"data": checksum})
 
     def untrained(self) -> StageSpec:
         """θ0 on raw queries."""
@@ -119,15 +119,13 @@ class Graph:
             depth=self.config.search.depth,
             example_seed=self._example_seed,
         )
-        return UNTRAINED.spec(
-            UNTRAINED_ID, config, {"data": "data"}, self.config.resources.encoder, external=self._theta_0
-        )
+        return UNTRAINED.spec(UNTRAINED_ID, config, {"data": "data"}, self.config.resources, external=self._theta_0)
 
     def encoder_warm_up(self) -> StageSpec:
         """S1a: θ0 → θ1. Its positives are rendered as the index is; the mixture is S3's alone."""
         encoder = replace(self.config.encoder, training_forms=(self.config.encoder.index_form,))
         config = WarmupConfig(encoder=encoder, seed=derived_seed(self.config.seeds.warmup, "S1a"))
-        return WARM_UP.spec("S1a", config, {"data": "data"}, self.config.resources.encoder, external=self._theta_0)
+        return WARM_UP.spec("S1a", config, {"data": "data"}, self.config.resources, external=self._theta_0)
 
     def rewriter_warm_up(self) -> StageSpec:
         """S1b: ψ0 → ψ1. It needs θ0 and the prompt only where a checkpoint is selected by them."""
@@ -152,7 +150,7 @@ class Graph:
             "S1b",
             config,
             {"data": "data"},
-            self.config.resources.training,
+            self.config.resources,
             prompts=self._prompt if selection else None,
             external=self._psi_0 | (self._theta_0 if selection else {}),
         )
@@ -170,7 +168,7 @@ class Graph:
             seed=derived_seed(self.config.seeds.warmup, "S1c"),
         )
         inputs = {"data": "data", "rewriter": "S1b"} | ({"encoder": "S1a"} if searched else {})
-        return INSTRUCT.spec("S1c", config, inputs, self.config.resources.training, prompts=self._prompt)
+        return INSTRUCT.spec("S1c", config, inputs, self.config.resources, prompts=self._prompt)
 
     # ---------------------------------------------------------------------------------------------- a round
 
@@ -185,7 +183,7 @@ class Graph:
             seed=self._seed_if(f"S2.{number}", self.config.retrain.queries, self.config.describe.temperature),
         )
         inputs = {"data": "data", "rewriter": self._rewriter(number)}
-        return DESCRIBE.spec(f"S2.{number}", config, inputs, self.config.resources.generation, prompts=self._prompt)
+        return DESCRIBE.spec(f"S2.{number}", config, inputs, self.config.resources, prompts=self._prompt)
 
     def encoder_retrain(self, number: int) -> StageSpec:
         """S3.r: θr → θr+1 on the descriptions of S2.r."""
@@ -198,7 +196,7 @@ class Graph:
             seed=derived_seed(self.config.seeds.loop, f"S3.{number}"),
         )
         inputs = {"data": "data", "descriptions": f"S2.{number}", "encoder": self._encoder(number)}
-        return RETRAIN.spec(f"S3.{number}", config, inputs, self.config.resources.encoder)
+        return RETRAIN.spec(f"S3.{number}", config, inputs, self.config.resources)
 
     def candidates(self, number: int) -> StageSpec:
         """S4s.r: N candidates by ψr; beside S3.r."""
@@ -210,13 +208,13 @@ class Graph:
             seed=derived_seed(self.config.seeds.loop, f"S4s.{number}"),
         )
         inputs = {"data": "data", "rewriter": self._rewriter(number)}
-        return CANDIDATES.spec(f"S4s.{number}", config, inputs, self.config.resources.generation, prompts=self._prompt)
+        return CANDIDATES.spec(f"S4s.{number}", config, inputs, self.config.resources, prompts=self._prompt)
 
     def pairs(self, number: int) -> StageSpec:
         """S4p.r: candidates scored under θr+1."""
         config = PairsConfig(encoder=self.config.encoder.embedding(), preferences=self.config.preferences)
         inputs = {"data": "data", "candidates": f"S4s.{number}", "encoder": self._encoder(number + 1)}
-        return PAIRS.spec(f"S4p.{number}", config, inputs, self.config.resources.encoder)
+        return PAIRS.spec(f"S4p.{number}", config, inputs, self.config.resources)
 
     def alignment(self, number: int) -> StageSpec:
         """S4.r: ψr → ψr+1."""
@@ -226,7 +224,7 @@ class Graph:
             seed=derived_seed(self.config.seeds.loop, f"S4.{number}"),
         )
         inputs = {"pairs": f"S4p.{number}", "rewriter": self._rewriter(number)}
-        return DPO.spec(f"S4.{number}", config, inputs, self.config.resources.training)
+        return DPO.spec(f"S4.{number}", config, inputs, self.config.resources)
 
     def evaluate(self, number: int) -> StageSpec:
         """E.r: the state after round r; E.0 is the state after warm-up."""
@@ -242,14 +240,14 @@ class Graph:
             seed=self._seed_if(f"E.{number}", self.config.describe.temperature),
         )
         inputs = {"data": "data", "encoder": self._encoder(number + 1), "rewriter": self._rewriter(number + 1)}
-        return EVALUATE.spec(f"E.{number}", config, inputs, self.config.resources.generation, prompts=self._prompt)
+        return EVALUATE.spec(f"E.{number}", config, inputs, self.config.resources, prompts=self._prompt)
 
     def report(self) -> StageSpec:
         """The tables over all rounds."""
         rounds = range(self.config.rounds + 1)
         inputs = {UNTRAINED_ID: UNTRAINED_ID} | {f"E.{number}": f"E.{number}" for number in rounds}
         config = ReportConfig(search=self.config.search.mode)
-        return replace(REPORT, needs=tuple(inputs)).spec("report", config, inputs, self.config.resources.light)
+        return replace(REPORT, needs=tuple(inputs)).spec("report", config, inputs, self.config.resources)
 
     # -------------------------------------------------------------------------------- which stage wrote what
 

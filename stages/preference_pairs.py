@@ -65,4 +65,5 @@ STAGE = Stage(
     entry="stages.preference_pairs:run",
     version="1",
     needs=("data", "candidates", "encoder"),
+    reserves="encoder",
 )

@@ -34,4 +34,10 @@ def read_metrics(artifact: Path) -> list[MetricRow]:
     return [row_from(row) for row in read_rows(artifact / METRICS)]
 
 
-STAGE = Stage(kind="report", entry="stages.report:run", version="2", needs=())
+STAGE = Stage(
+    kind="report",
+    entry="stages.report:run",
+    version="2",
+    needs=(),
+    reserves="light",
+)

@@ -28,4 +28,10 @@ def run(inputs: Mapping[str, Path], config: GenerationConfig, out_dir: Path, pro
     return metrics
 
 
-STAGE = Stage(kind="candidates", entry="stages.sample_candidates:run", version="3", needs=("data", "rewriter"))
+STAGE = Stage(
+    kind="candidates",
+    entry="stages.sample_candidates:run",
+    version="3",
+    needs=("data", "rewriter"),
+    reserves="generation",
+)

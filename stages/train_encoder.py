@@ -98,10 +98,17 @@ def _train(
     return result.metrics
 
 
-WARM_UP = Stage(kind="encoder warm-up", entry="stages.train_encoder:warm_up", version="1", needs=("data",))
+WARM_UP = Stage(
+    kind="encoder warm-up",
+    entry="stages.train_encoder:warm_up",
+    version="1",
+    needs=("data",),
+    reserves="encoder",
+)
 RETRAIN = Stage(
     kind="encoder retrain",
     entry="stages.train_encoder:retrain",
     version="3",
     needs=("data", "descriptions", "encoder"),
+    reserves="encoder",
 )

@@ -254,12 +254,25 @@ def _pass_on(base: Path, out_dir: Path, progress: Progress, why: str) -> dict[st
     return {"unchanged": 1}
 
 
-SFT = Stage(kind="rewriter warm-up", entry="stages.train_rewriter:sft", version="1", needs=("data",))
+SFT = Stage(
+    kind="rewriter warm-up",
+    entry="stages.train_rewriter:sft",
+    version="1",
+    needs=("data",),
+    reserves="training",
+)
 INSTRUCT = Stage(
     kind="instruction SFT",
     entry="stages.train_rewriter:instruct",
     version="3",
     needs=("data", "rewriter"),
+    reserves="training",
     optional=("encoder",),
 )
-DPO = Stage(kind="preference alignment", entry="stages.train_rewriter:dpo", version="1", needs=("pairs", "rewriter"))
+DPO = Stage(
+    kind="preference alignment",
+    entry="stages.train_rewriter:dpo",
+    version="1",
+    needs=("pairs", "rewriter"),
+    reserves="training",
+)

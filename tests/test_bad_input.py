@@ -3,8 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -211,14 +209,17 @@ def test_a_hub_model_that_cannot_be_had_is_told(cohyde: Call, tmp_path: Path, mo
     assert not (tmp_path / "store").exists()
 
 
-def test_a_gpu_that_is_not_there_is_told_before_anything_runs(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("setting", "asks"),
+    [("training.gpus=64", "stages S1b, S4.1 ask for 1 CPU, 64 GPUs"), ("light.cpus=999", "ask for 999 CPUs, 0 GPUs")],
+)
+def test_more_than_this_machine_has_is_told_before_ray_is_started(
+    cohyde: Call, tmp_path: Path, setting: str, asks: str
+) -> None:
     store = tmp_path / "store"
-    command = [sys.executable, "-m", "cohyde", "run", "-c", "tiny", "--store", str(store), "resources.training.gpus=64"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
-    check_refused(
-        (done.returncode, done.stdout, done.stderr), "stage S1b asks for 1 CPU, 64 GPUs", "there is: ", "resources.*"
-    )
-    assert list((store / "logs").iterdir()) == []
+    code, out, err = cohyde("run", "-c", "tiny", "--rounds", "1", "--store", str(store), f"resources.{setting}")
+    check_refused((code, out, err), asks, "there is: ", f"lower resources.{setting.split('=')[0]}")
+    assert "starting Ray" not in err and list((store / "logs").iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def test_inputs_come_first() -> None:
         ([spec("a", config={"lr": 1})], "stage a: config has to be a frozen dataclass or None, got dict"),
         ([spec("a", config=Thawed())], "stage a: config has to be a frozen dataclass or None, got Thawed"),
         ([spec("a", external={"model": ""})], "stage a: external['model'] has to be a text"),
-        ([spec("a", resources=ResourcesConfig(gpus=1.5))], "stage a: resources.gpus has to be"),
+        ([spec("a", resources=ResourcesConfig(gpus=-1))], "stage a: resources.gpus has to be"),
         ([spec("a", resources=ResourcesConfig(cpus=0))], "stage a: resources.cpus has to be greater than 0"),
     ],
 )

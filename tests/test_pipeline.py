@@ -106,9 +106,10 @@ def test_without_rounds_there_is_the_state_after_the_warm_up() -> None:
 
 
 def test_a_stage_refuses_inputs_that_it_does_not_declare() -> None:
-    stage = Stage(kind="", entry="stages.data:run", version="1", needs=("data",), optional=("encoder",))
+    needs = {"needs": ("data",), "optional": ("encoder",)}
+    stage = Stage(kind="", entry="stages.data:run", version="1", reserves="light", **needs)
     with pytest.raises(ValueError, match=r"missing inputs \['data'\], unknown inputs \['pairs'\]"):
-        stage.spec("S9", None, {"pairs": "S4p.1"}, resources=tiny().resources.light)
+        stage.spec("S9", None, {"pairs": "S4p.1"}, resources=tiny().resources)
 
 
 def test_every_entry_is_a_function() -> None:

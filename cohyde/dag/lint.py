@@ -101,13 +101,13 @@ def hashes_are_texts(specs: Specs) -> Iterator[str]:
 
 
 def resources_can_be_reserved(specs: Specs) -> Iterator[str]:
-    """Ray takes fractions of one GPU, and whole numbers above one."""
+    """No share is negative, and none of a CPU would be no place to run."""
     for spec in specs:
         ask = spec.resources
         if not ask.cpus > 0:
             yield f"stage {spec.id}: resources.cpus has to be greater than 0, got {ask.cpus}"
-        if ask.gpus < 0 or (ask.gpus > 1 and ask.gpus != int(ask.gpus)):
-            yield f"stage {spec.id}: resources.gpus has to be a part of one GPU or a whole number, got {ask.gpus}"
+        if ask.gpus < 0:
+            yield f"stage {spec.id}: resources.gpus has to be at least 0, got {ask.gpus}"
         if ask.memory_gib < 0:
             yield f"stage {spec.id}: resources.memory_gib has to be at least 0, got {ask.memory_gib}"
 

@@ -5,7 +5,7 @@ import heapq
 import importlib.util
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,12 @@ import cohyde
 from cohyde.config import RunnerConfig
 from cohyde.dag import events
 from cohyde.dag.attempts import Attempt, Failure, new_attempt
+from cohyde.dag.capacity import check_resources, demand, demands, fits, is_ray_here, local_machine
 from cohyde.dag.leases import Watch, revoke
 from cohyde.dag.lint import package_of
 from cohyde.dag.manifest import git_revision
 from cohyde.dag.plan import Node, Plan, as_plan
-from cohyde.dag.session import demand, describe, fits, session, undisturbed
+from cohyde.dag.session import session, undisturbed
 from cohyde.dag.spec import Metrics, StageSpec
 from cohyde.dag.state import StageState, states
 from cohyde.dag.store import Store
@@ -77,6 +78,8 @@ def run(
     if todo:
         store.prepare()
         check_inputs(plan, todo, store, run_name)
+        if address is None and not is_ray_here():
+            check_resources(plan, todo, [local_machine(demands(plan, todo))])
         on_event(events.RayStarting(address=address, done=len(plan.nodes) - len(todo), todo=len(todo)))
         with session(address) as ray:
             check_resources(plan, todo, [node["Resources"] for node in ray.nodes() if node["Alive"]])
@@ -96,29 +99,6 @@ def check_inputs(plan: Plan, todo: Sequence[Node], store: Store, run_name: str) 
         node = plan.nodes[source]
         if source not in anew and store.exists(node.id, node.fingerprint):
             store.usable(node.id, node.fingerprint, run_name)
-
-
-def check_resources(plan: Plan, todo: Iterable[Node], machines: Sequence[Mapping[str, float]]) -> None:
-    """Every stage fits on some machine.
-
-    Raises:
-        UserError: one does not, so it would wait for ever; names what it asks for and what is there.
-    """
-    too_large = []
-    for node in todo:
-        asked = _demand(plan.specs[node.name])
-        if not any(fits(asked, machine) for machine in machines):
-            too_large.append(f"stage {node.id} asks for {describe(asked)}")
-    if too_large:
-        there = "; ".join(dict.fromkeys(describe(machine) for machine in machines)) or "no machine at all"
-        more = [f"(and {len(too_large) - 5} more)"] if len(too_large) > 5 else []
-        raise UserError(
-            "\n  ".join([*too_large[:5], *more]) + f"\n  there is: {there}", "lower the stages' resources.* settings"
-        )
-
-
-def _demand(spec: StageSpec) -> dict[str, float]:
-    return demand(spec.resources.cpus, spec.resources.gpus, spec.resources.memory_gib)
 
 
 @dataclass(kw_only=True)
@@ -215,7 +195,7 @@ class Execution:
             entry = heapq.heappop(self.ready)
             if self._is_elsewhere(entry[2]):
                 continue
-            asked = _demand(self.plan.specs[entry[2]])
+            asked = demand(self.plan.specs[entry[2]].resources)
             # Alone it fits on some machine, so with nothing in flight it is handed over whatever else is said.
             if fits(asked, free) or not self.flights:
                 self._hand_over(self.plan.nodes[entry[2]], asked)
@@ -269,9 +249,13 @@ class Execution:
             over=self.watches[node.name].number,
             checkpoint_seconds=60 * self.how.checkpoint_minutes,
         )
-        options = {"num_cpus": asked.get("CPU", 0), "num_gpus": asked.get("GPU", 0), "name": node.name}
-        if "memory" in asked:
-            options["memory"] = int(asked["memory"])
+        options = {
+            "name": node.name,
+            "num_cpus": asked.get("CPU", 0),
+            "num_gpus": asked.get("GPU", 0),
+            "memory": int(asked.get("memory", 0)) or None,
+            "resources": {name: amount for name, amount in asked.items() if name in spec.resources.custom},
+        }
         remote = self.remote["GPU" in asked].options(**options, runtime_env={"env_vars": worker_environment(spec)})
         self.tries[node.name] = self.tries.get(node.name, 0) + 1
         self.flights[remote.remote(task)] = Flight(node=node, attempt=attempt, asked=asked)

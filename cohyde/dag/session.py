@@ -1,6 +1,5 @@
 """A Ray session: started here or joined by its address, and always ended."""
 
-import math
 import os
 import secrets
 import signal
@@ -8,11 +7,11 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
+from cohyde.dag.capacity import local_cpus
 from cohyde.errors import UserError
 
 QUIET = {
@@ -146,40 +145,6 @@ def _check_port(address: str) -> None:
 def _last_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1] if lines else "no reason given"
-
-
-# ---------------------------------------------------------------------------------------------------- resources
-
-
-def local_cpus() -> int:
-    """CPUs that this process may use: by its affinity, and by the quota of its control group."""
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
-    except (OSError, ValueError):
-        return count
-    return count if quota == "max" else max(1, min(count, math.ceil(int(quota) / int(period))))
-
-
-def demand(cpus: float, gpus: float, memory_gib: float) -> dict[str, float]:
-    """Resources by Ray's names, those that are asked for."""
-    asked = {"CPU": cpus, "GPU": gpus, "memory": memory_gib * 1024**3}
-    return {name: amount for name, amount in asked.items() if amount > 0}
-
-
-def fits(asked: Mapping[str, float], there: Mapping[str, float]) -> bool:
-    """Whether ``there`` has all that is asked."""
-    return all(there.get(name, 0.0) + 1e-9 >= amount for name, amount in asked.items())
-
-
-def describe(resources: Mapping[str, float]) -> str:
-    """For people: ``2 CPUs, 1 GPU, 16.5 GiB of memory``."""
-    words = []
-    for name, unit in (("CPU", "CPU"), ("GPU", "GPU")):
-        amount = resources.get(name, 0.0)
-        words.append(f"{amount:g} {unit}{'' if amount == 1 else 's'}")
-    memory = resources.get("memory", 0.0)
-    return ", ".join([*words, f"{memory / 1024**3:.1f} GiB of memory"] if memory else words)
 
 
 # ------------------------------------------------------------------------------------------------------ signals

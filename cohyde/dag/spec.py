@@ -38,6 +38,8 @@ class StageSpec:
     """What comes from outside the graph, by content: data checksums, identities of models."""
     resources: ResourcesConfig = field(default_factory=ResourcesConfig)
     """What is reserved while the stage runs; no part of identity."""
+    resources_key: str = "resources"
+    """The section of the configuration that says so, for advice."""
     kind: str = ""
     """A short title for people, for example ``encoder retrain``; no part of identity."""
 
