@@ -19,11 +19,14 @@ QUERIES = (
     Query(id="q1", text="Will it rain in Porto at nine?", tools=("rain",)),
     Query(id="q2", text="Mail the team that practice is cancelled.", tools=("mail",), split="eval"),
 )
+EXAMPLE = "Will it rain before eight? If so, when is the next bus from the hospital, and where can I get a taxi?"
+    "Will it rain in Porto before eight? If so, when is the next bus from the hospital, and where can I get a taxi?"
+)
 
 
 def fault(text: str, *tools: Tool) -> tuple[str, str]:
     tools = tools or (RAIN,)
-    return fault_in(Draft(text, tools, Known([RAIN, MAIL], QUERIES)))
+    return fault_in(Draft(text, tools, Known([RAIN, MAIL], QUERIES, [EXAMPLE])))
 
 
 # ------------------------------------------------------------------------------------------------------ replies
@@ -77,6 +80,7 @@ def test_words_of_scripts_without_blanks_are_characters() -> None:
     [
         "Our crane lifts panels in Gdynia tomorrow. How windy will it be each hour of the day?",
         "Find out whether I need an umbrella in Leeds at six, or will the rain have stopped?",
+        "Compare tonight's rain in Porto with yesterday's.",
         "weather for the picnic in Bern at noon?",
         "The wedding is at three. Shall we put up the tent, or does the rain hold off?",
         "You said it would rain. Was that for Porto or for our village?",
@@ -101,7 +105,8 @@ def test_request_in_a_persons_words_passes(text: str) -> None:
         ("Sure! Will it rain in Porto tonight?", "no request", "'Sure'"),
         ("Use the weather API for rain in Porto.", "no request", "'API'"),
         ("Will it rain in [city] on [date]?", "no request", "'[city]'"),
-        ("The rain in Porto is heavy at this time of year.", "no request", "a statement"),
+        ("The rain in Porto is heavy at this time of year.", "statement", "asks for nothing"),
+        ("Porto was flooded by the rain of 1989.", "statement", "asks for nothing"),
         ("Will it rain? Will it rain? Tell me now.", "in circles", "a sentence twice"),
         (
             "I want rain and I want rain and I want rain and I want rain and I want rain",
@@ -116,6 +121,11 @@ def test_request_in_a_persons_words_passes(text: str) -> None:
             "'wind and rain probability for each of the next 48 hours'",
         ),
         ("Rain and wind at a place, for hours?", "copies the catalogue", "100% of its words"),
+        (
+            "When is the next bus from the hospital, and where can I go in the rain?",
+            "copies an example",
+            "'when is the next bus from the hospital and where can i'",
+        ),
         ("When does the bus to Leeds leave?", "off topic", "says nothing of rain"),
         ("will it RAIN in Porto, at nine", "duplicate", "reads as 'q1'"),
         ("Will it rain in Porto at nine today?", "near-duplicate", "reads much as 'q1'"),
@@ -149,7 +159,7 @@ def test_words_of_programmers_pass_where_the_tools_are_for_them() -> None:
 def test_reads_like_only_counts_among_requests_for_the_same_tools() -> None:
     close = "Will it rain in Porto at nine today?"
     assert fault(close, RAIN, MAIL)[0] == "off topic"
-    assert fault("Mail the team that practice is cancelled today.", RAIN, MAIL)[0] == "off topic"
+    assert fault("Please mail the team that practice is cancelled today.", RAIN, MAIL)[0] == "off topic"
     known = Known([RAIN, MAIL], ())
     known.add("new", "Tell my team by message if it will rain at six.", ("mail", "rain"))
     draft = Draft("Tell my team by message if it will rain at seven.", (RAIN, MAIL), known)

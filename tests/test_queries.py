@@ -264,6 +264,17 @@ def test_row_that_a_hand_has_damaged_is_asked_again(tmp_path: Path) -> None:
     assert len(writer.asked) == 30
 
 
+def test_model_that_is_cut_while_it_reasons_is_told_of(tmp_path: Path) -> None:
+    class Thinker(Writer):
+        def replies(self, conversations: Sequence[Conversation], sampling: SamplingConfig) -> Iterator[Reply]:
+            for reply in super().replies(conversations, sampling):
+                yield replace(reply, text="<think>So the person", finished=False)
+
+    outcome = ask(CATALOGUE, plan(CATALOGUE, ONCE)[:1], Thinker(), ledger(tmp_path), ONCE, Silent())
+    assert outcome.rejected.counts == {"cut at the token limit": 2}
+    assert "reasons" in outcome.rejected.first["cut at the token limit"]
+
+
 def test_half_a_surrogate_pair_of_a_server_is_refused_and_not_written(tmp_path: Path) -> None:
     class Broken(Writer):
         def replies(self, conversations: Sequence[Conversation], sampling: SamplingConfig) -> Iterator[Reply]:

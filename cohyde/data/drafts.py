@@ -20,7 +20,7 @@ SHORTEST, LONGEST = 4, 120
 COPIED_SHARE = 0.8
 """A request with this share of its words from the tools' descriptions is a copy of them (ours)."""
 COPIED_RUN = 8
-"""So is one with this many of their words in a row (ours)."""
+"""So is one with this many of their words in a row, or of an example's (ours)."""
 ALIKE = 0.8
 """Two requests for the same tools with this share of words in common (Jaccard) are one (ours)."""
 DISTINCT_TRIPLES = 0.75
@@ -59,12 +59,19 @@ OF_TOOLS = re.compile(
     r"\[[a-z _-]+\]|\{[a-z _-]+\}"
 )
 """Words of one who has seen the catalogue, and gaps left to be filled, such as ``[city]``."""
-SUBJECT = re.compile(
-    r"\A(?:the|this|that|these|those|it|there|an?|you|your|they|he|she|his|her|their|its|some|all|most|no)\b",
+STATING = re.compile(
+    r"\A(?:the|this|that|these|those|it|there|an?|you|your|they|he|she|his|her|their|its|some|all|most|no)\b|"
+    r"\b(?:is|are|was|were|has|have|had|will)\b",
     re.IGNORECASE,
 )
-"""How English statements begin, and neither questions nor orders do."""
-ASKING = re.compile(r"[?？]|\b(?:i|we|my|our|me|us|please|let['’]s)\b", re.IGNORECASE)
+"""How English statements begin, and what verbs they have; orders mostly do neither."""
+ASKING = re.compile(
+    r"[?？]|\b(?:i|we|my|our|me|us|please|let['’]s)\b|"
+    r"\A(?:what|which|who|whose|how|when|where|why|is|are|was|were|do|does|did|can|could|has|have|will|would|should)\b|"
+    r"\A(?:find|show|tell|give|get|list|check|look|search|compare|send|make|create|add|book|work out)\b",
+    re.IGNORECASE,
+)
+"""A question mark, a person who speaks, and how English questions and orders begin."""
 
 
 def words(text: str) -> list[str]:
@@ -91,14 +98,16 @@ def request_in(reply: str, *, finished: bool) -> str:
 class Known:
     """What drafts are compared with: the catalogue's own words, and the requests that there are."""
 
-    def __init__(self, tools: Sequence[Tool], queries: Iterable[Query]) -> None:
+    def __init__(self, tools: Sequence[Tool], queries: Iterable[Query], examples: Sequence[str] = ()) -> None:
         """Look through a dataset.
 
         Args:
             tools: the whole catalogue.
             queries: those that are there, whatever their split, paraphrases included.
+            examples: requests that the model has been shown.
         """
         self.plain = _plain_words(tools)
+        self.examples = [words(example) for example in examples]
         self.texts: dict[str, str] = {}
         self.alike: dict[frozenset[str], list[tuple[str, frozenset[str]]]] = defaultdict(list)
         for query in queries:
@@ -170,9 +179,11 @@ def _too_long(draft: Draft) -> str:
 
 def _no_request(draft: Draft) -> str:
     said = ASSISTANT.search(draft.text) or OF_TOOLS.search(draft.text)
-    if said and normalised(said[0]) not in draft.described:
-        return repr(said[0].strip())
-    return "a statement" if SUBJECT.search(draft.text) and not ASKING.search(draft.text) else ""
+    return repr(said[0].strip()) if said and normalised(said[0]) not in draft.described else ""
+
+
+def _statement(draft: Draft) -> str:
+    return "asks for nothing" if STATING.search(draft.text) and not ASKING.search(draft.text) else ""
 
 
 def _in_circles(draft: Draft) -> str:
@@ -190,12 +201,19 @@ def _names_a_tool(draft: Draft) -> str:
 
 
 def _copied(draft: Draft) -> str:
-    run = SequenceMatcher(None, draft.words, draft.described, autojunk=False).find_longest_match()
-    if run.size >= COPIED_RUN:
-        return repr(" ".join(draft.words[run.a : run.a + run.size]))
     own = set(draft.words)
     share = len(own & set(draft.described)) / len(own)
-    return f"{share:.0%} of its words" if share >= COPIED_SHARE else ""
+    return _run_of(draft.described, draft) or (f"{share:.0%} of its words" if share >= COPIED_SHARE else "")
+
+
+def _like_an_example(draft: Draft) -> str:
+    return next((run for example in draft.known.examples if (run := _run_of(example, draft))), "")
+
+
+def _run_of(source: Sequence[str], draft: Draft) -> str:
+    """The longest run of words that a draft takes from a text, if it is long enough to be a copy."""
+    run = SequenceMatcher(None, draft.words, source, autojunk=False).find_longest_match()
+    return repr(" ".join(draft.words[run.a : run.a + run.size])) if run.size >= COPIED_RUN else ""
 
 
 def _off_topic(draft: Draft) -> str:
@@ -235,9 +253,11 @@ FILTERS: Mapping[str, Callable[[Draft], str]] = {
     "too short": _too_short,
     "too long": _too_long,
     "no request": _no_request,
+    "statement": _statement,
     "in circles": _in_circles,
     "names a tool": _names_a_tool,
     "copies the catalogue": _copied,
+    "copies an example": _like_an_example,
     "off topic": _off_topic,
     "duplicate": _duplicate,
     "near-duplicate": _alike,
@@ -260,11 +280,11 @@ def fault_in(draft: Draft, filters: Collection[str] = tuple(FILTERS)) -> tuple[s
 def told(tool: Tool) -> str:
     """A tool in one line for the model that drafts: what it does, and its names only where that says too little.
 
-    A name that the model has not seen it cannot give away.
+    A name that the model has not seen it cannot give away. The provider's description stays: among tools that do the
+    same, it is what tells them apart.
     """
     described = [fold(text).rstrip(". ") for text in (tool.api_description, tool.description)]
     text = ". ".join(part for part in dict.fromkeys(described) if part)
     if len(words(text)) < TELLING_WORDS:
         text = render(replace(tool, schema=""), 5)
-    kept = text.split(" ")[:TOLD_WORDS]
-    return " ".join(kept)
+    return " ".join(text.split(" ")[:TOLD_WORDS])

@@ -28,11 +28,12 @@ from cohyde.rewriter.generate import request_seed
 from cohyde.rewriter.prompts import Prompt, build_messages, load_prompt
 
 PROMPT = "write_request"
-SAMPLING = SamplingConfig(temperature=0.7, top_p=0.9, max_new_tokens=150)
+SAMPLING = SamplingConfig(temperature=0.7, top_p=0.9, max_new_tokens=120)
 """Requests are drawn, so that another one for the same tools is another text (ours)."""
 WORK = Path(".work", "queries")
 EVAL_SHARE = 0.15
 """Of a catalogue without evaluation queries (ours)."""
+CUT = "cut at the token limit"
 PREFIX = "generated"
 """Ids of queries that are written here begin with it."""
 
@@ -204,8 +205,9 @@ def ask(
     there = {query.id for query in _queries_of(dataset)}
     waiting = [each for each in asks if each.id not in there]
     outcome = Outcome(planned=len(asks), there=len(asks) - len(waiting))
-    known = Known(dataset.tools, [*_queries_of(dataset), *dataset.vague])
-    desk = _Desk(chat, ledger, config, progress)
+    prompt = load_prompt(PROMPT)
+    known = Known(dataset.tools, [*_queries_of(dataset), *dataset.vague], [shown.answer for shown in prompt.examples])
+    desk = _Desk(chat, ledger, prompt, config, progress)
     for attempt in range(1, config.attempts + 1):
         replies = desk.replies(waiting, attempt, total=len(asks))
         waiting = _judge(waiting, replies, known, config.filters, outcome)
@@ -225,6 +227,8 @@ def _judge(
             continue
         text = request_in(reply.text, finished=reply.finished)
         reason, detail = fault_in(Draft(text, each.tools, known), filters)
+        if not text and not reply.finished:
+            reason, detail = CUT, "if the model reasons before it answers, switch that off"
         if reason:
             outcome.rejected.add(reason, each.id, f"{detail}: {text!r}" if text else detail)
             again.append(each)
@@ -237,9 +241,10 @@ def _judge(
 class _Desk:
     """Where replies come from: the ledger, or else the model."""
 
-    def __init__(self, chat: ChatModel, ledger: Ledger, config: QueriesConfig, progress: Progress) -> None:
-        self.chat, self.ledger, self.config, self.progress = chat, ledger, config, progress
-        self.prompt = load_prompt(PROMPT)
+    def __init__(
+        self, chat: ChatModel, ledger: Ledger, prompt: Prompt, config: QueriesConfig, progress: Progress
+    ) -> None:
+        self.chat, self.ledger, self.prompt, self.config, self.progress = chat, ledger, prompt, config, progress
         self.rows = {row["id"]: row for row in ledger.rows if row.keys() >= {"id", "text", "finished"}}
 
     def replies(self, asks: Sequence[Ask], attempt: int, total: int) -> dict[str, Reply]:
