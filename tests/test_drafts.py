@@ -20,8 +20,6 @@ QUERIES = (
     Query(id="q2", text="Mail the team that practice is cancelled.", tools=("mail",), split="eval"),
 )
 EXAMPLE = "Will it rain before eight? If so, when is the next bus from the hospital, and where can I get a taxi?"
-    "Will it rain in Porto before eight? If so, when is the next bus from the hospital, and where can I get a taxi?"
-)
 
 
 def fault(text: str, *tools: Tool) -> tuple[str, str]:
