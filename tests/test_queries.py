@@ -425,6 +425,21 @@ def test_endpoint_that_is_not_there_leaves_the_dataset_as_it_was(folder: Path) -
     assert (folder / "dataset.yaml").read_bytes() == before
 
 
+def test_person_is_told_that_a_model_is_too_weak(folder: Path) -> None:
+    warnings: list[str] = []
+
+    class Listener(Silent):
+        def warn(self, message: str) -> None:
+            warnings.append(message)
+
+    def weak(asked: dict[str, Any], before: int) -> str:
+        return "I don't know." if asked["seed"] % 2 else script(asked, before)
+
+    with chat_server(weak) as server:
+        outcome = write_queries(folder, endpoint(server.url), replace(ONCE, attempts=1), progress=Listener())
+    assert warnings[0].startswith(f"{len(outcome.given_up)} of 30 requests were given up")
+
+
 def test_embedded_sample_is_not_written_to() -> None:
     with pytest.raises(UserError, match="sample stays as it is"):
         write_queries(sample_folder(), ChatConfig(), ONCE, progress=Silent())

@@ -34,6 +34,8 @@ WORK = Path(".work", "queries")
 EVAL_SHARE = 0.15
 """Of a catalogue without evaluation queries (ours)."""
 CUT = "cut at the token limit"
+GIVEN_UP_SHARE = 0.1
+"""Of the requests: where more are given up, the person is told that another model would do better (ours)."""
 PREFIX = "generated"
 """Ids of queries that are written here begin with it."""
 
@@ -304,6 +306,11 @@ def write_queries(folder: Path, chat: ChatConfig, config: QueriesConfig, *, prog
         with writing_to(folder, "dataset folder"):
             ledger = Ledger(folder / WORK, identity)
         outcome = ask(dataset, asks, model, ledger, config, progress)
+    if len(outcome.given_up) > GIVEN_UP_SHARE * len(asks):
+        progress.warn(
+            f"{len(outcome.given_up):,} of {len(asks):,} requests were given up: this model is too weak for them; "
+            "a larger one writes more of them, and better ones"
+        )
     made = identity | {"attempts": config.attempts, "filters": list(config.filters)}
     completed = _with_queries(dataset, asks, outcome.written)
     with writing_to(folder, "dataset folder"):
