@@ -1,6 +1,5 @@
 """The command line. Heavy libraries are imported inside the commands that need them, so that ``--help`` is instant."""
 
-import os
 import shlex
 import sys
 from collections.abc import Mapping
@@ -42,6 +41,7 @@ from cohyde.cli_options import (
     Seed,
     StoreFolder,
     Until,
+    prepare_for_models,
 )
 from cohyde.errors import UserError
 
@@ -243,9 +243,7 @@ def search(
     job = job_of(run_name, store)
     chosen = state or report_of(job).selected or f"E.{job.settings.rounds}"
     evaluation, inputs = _searchable(job, chosen)
-    # The libraries' own bars and advice are no part of the answer.
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    prepare_for_models()
     with err().status(f"searching with {chosen} of {job.name} …"):
         answer = search_artifacts(inputs, evaluation, job.settings, text, k)
     if as_json:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cohyde.cli_options import AsJson
+from cohyde.cli_options import AsJson, prepare_for_models
 
 if TYPE_CHECKING:
     from cohyde.catalog import Dataset
@@ -368,6 +368,7 @@ def _chat(model: str | None, endpoint: str | None, concurrency: int, api_key_env
     given: dict[str, Any] = {"concurrency": concurrency, "api_key_env": api_key_env}
     given |= {"model": model} if model else {}
     if endpoint is None:
+        prepare_for_models()
         return ChatConfig(**given)
     return ChatConfig(backend="openai", endpoint=endpoint, **given)
 

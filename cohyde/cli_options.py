@@ -1,5 +1,6 @@
 """Options and arguments that several groups of commands take, and the headings that help lists commands under."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -37,3 +38,11 @@ Address = Annotated[
     str | None, typer.Option("--address", metavar="ADDR", help="A Ray cluster; without it a local Ray is started.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on standard output, for programs.")]
+
+
+def prepare_for_models() -> None:
+    """What has to be said to the libraries before they are imported, where a model runs in this very process."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that wait do not spin: others may be at work here
+    # The libraries' own bars and advice are no part of the answer.
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
