@@ -71,7 +71,7 @@ def test_effective_batches_of_a_preset_are_whole_micro_batches(name):
 
 
 def test_the_presets_of_the_method_are_there():
-    assert {"tiny", "demo", "toolbench-mini", "toolbench-h200"} <= set(PRESETS)
+    assert {"tiny", "demo", "toolbench-mini", "toollens-cpu", "toolbench-h200"} <= set(PRESETS)
 
 
 def test_the_paper_is_the_default():
