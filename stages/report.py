@@ -10,7 +10,7 @@ from cohyde.evaluation.results import MetricRow, row_from
 from cohyde.io import read_rows, write_json, write_text
 from cohyde.progress import Progress
 from stages.declaration import Stage
-from stages.folders import METRICS
+from stages.folders import METRICS, QUERIES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +32,15 @@ def run(inputs: Mapping[str, Path], config: ReportConfig, out_dir: Path, progres
 def read_metrics(artifact: Path) -> list[MetricRow]:
     """The rows that an evaluation stage wrote."""
     return [row_from(row) for row in read_rows(artifact / METRICS)]
+
+
+def read_query_scores(artifact: Path, search: str) -> dict[tuple[str, str], dict[str, float]]:
+    """NDCG@5 of every query that an evaluation stage searched in one mode, by split and tier, and by query id."""
+    found: dict[tuple[str, str], dict[str, float]] = {}
+    for row in read_rows(artifact / QUERIES):
+        if row["search"] == search:
+            found.setdefault((row["split"], row["tier"]), {})[row["id"]] = row["metrics"]["ndcg@5"]
+    return found
 
 
 STAGE = Stage(

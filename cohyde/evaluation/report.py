@@ -1,6 +1,6 @@
 """The main table of a run, and the round that dev selects; rendered to Markdown here, to a terminal in the CLI."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,9 +46,7 @@ def build_report(evaluations: Mapping[str, Sequence[MetricRow]], search: str) ->
         evaluations: what each evaluation stage measured; those that only know raw queries have one search mode.
         search: the configured search mode, which decides selection.
     """
-    tiers = tuple(sorted({row.tier for rows in evaluations.values() for row in rows} - {ALL, MEAN_OVER_TIERS})) or (
-        ALL,
-    )
+    tiers = tiers_of(row for rows in evaluations.values() for row in rows)
     lines = [
         _line(stage, rows, mode, scope, tiers)
         for scope in (SAMPLE, EVERY_QUERY)
@@ -66,6 +64,11 @@ def build_report(evaluations: Mapping[str, Sequence[MetricRow]], search: str) ->
     selected = next((line.stage for line in candidates if line.dev == best), None)
     flat = tuple(row for stage, rows in evaluations.items() for row in _flat(stage, rows, search))
     return Report(search=search, tiers=tiers, lines=tuple(lines), selected=selected, rows=flat)
+
+
+def tiers_of(rows: Iterable[MetricRow]) -> tuple[str, ...]:
+    """The tiers that a table has columns for, sorted; all queries alike where there are none."""
+    return tuple(sorted({row.tier for row in rows} - {ALL, MEAN_OVER_TIERS})) or (ALL,)
 
 
 def _modes(rows: Sequence[MetricRow], search: str) -> list[str]:

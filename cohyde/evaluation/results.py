@@ -59,7 +59,15 @@ def value_of(
     rows: Iterable[MetricRow], *, split: str, tier: str, search: str, scope: str, metric: str = "ndcg", k: int = 5
 ) -> float | None:
     """The one value under these labels, or None where it was not measured."""
+    found = row_of(rows, split=split, tier=tier, search=search, scope=scope, metric=metric, k=k)
+    return found.value if found else None
+
+
+def row_of(
+    rows: Iterable[MetricRow], *, split: str, tier: str, search: str, scope: str, metric: str = "ndcg", k: int = 5
+) -> MetricRow | None:
+    """The one row under these labels, or None where it was not measured."""
     wanted = (split, tier, search, scope, metric, k)
     return next(
-        (row.value for row in rows if (row.split, row.tier, row.search, row.scope, row.metric, row.k) == wanted), None
+        (row for row in rows if (row.split, row.tier, row.search, row.scope, row.metric, row.k) == wanted), None
     )
