@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from cohyde.dag.state import StageState
     from cohyde.dag.store import Store
     from cohyde.evaluation.report import Report
+    from cohyde.live import Live
+    from stages.pipeline import Surroundings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,13 +35,15 @@ class Job:
     overrides: tuple[str, ...]
     recorded: "Plan | None" = None
     """The stages as the run's record has them: they stay what they were when prompts, data or code change."""
+    found: "Surroundings | None" = None
+    """What was found outside the graph, shared by the jobs of a sweep."""
 
     @cached_property
     def specs(self) -> "list[StageSpec]":
         """The stages."""
-        from stages.pipeline import PIPELINES
+        from stages.pipeline import PIPELINES, Surroundings
 
-        return PIPELINES["cohyde"](self.settings)
+        return PIPELINES["cohyde"](self.settings, self.found or Surroundings())
 
     @cached_property
     def plan(self) -> "Plan":
@@ -77,15 +81,16 @@ def make_job(
         UserError: the configuration or the name is wrong.
     """
     from cohyde.config import load_config
-    from cohyde.dag.runs import check_name
     from cohyde.dag.store import Store
+    from cohyde.dag.sweep import check_run_name
 
     given = list(overrides or [])
     given += [f"rounds={rounds}"] if rounds is not None else []
     given += [f"seeds.loop={seed}"] if seed is not None else []
     settings = load_config(config, given)
-    run_name = check_name(name or Path(config).stem)
-    return Job(name=run_name, settings=settings, store=Store(store), preset=config, overrides=tuple(given))
+    run_name, at = name or Path(config).stem, Store(store)
+    check_run_name(at, run_name)
+    return Job(name=run_name, settings=settings, store=at, preset=config, overrides=tuple(given))
 
 
 def job_of(run_name: str | None, store: Path) -> Job:
@@ -95,10 +100,14 @@ def job_of(run_name: str | None, store: Path) -> Job:
         UserError: there is no such run, or its record is damaged.
     """
     from cohyde.config import Config, build
-    from cohyde.dag.runs import latest_run, load_run
+    from cohyde.dag.runs import latest_run, load_run, run_names
     from cohyde.dag.store import Store
+    from cohyde.dag.sweep import load_sweep, sweep_names
 
     at = Store(store)
+    if run_name in sweep_names(at) and run_name not in run_names(at):
+        members = [member.name for member in load_sweep(at, run_name).members]
+        raise UserError(f"{run_name} is a sweep, and this is about one run", f"its runs are: {', '.join(members)}")
     known = load_run(at, run_name or latest_run(at))
     settings = build(Config, [(f"run {known.name}", known.config)])
     return Job(
@@ -175,24 +184,35 @@ def record(job: Job) -> None:
 
 def execute(job: Job, address: str | None, until: str | None, resume: str) -> "RunResult":
     """Run what is missing; where a stage fails, say which, why, where its log is and how to resume."""
-    from cohyde.dag.runner import run as run_plan
     from cohyde.live import Live
-    from cohyde.terminal import print_failures, print_interrupted
+    from cohyde.terminal import print_failures
 
     part = job.plan.until(until) if until else job.plan
     check_data(job, unfinished(job))
     job.store.prepare()
     record(job)
-    how = job.settings.runner
-    try:
-        with Live(job.name, part, job.kinds) as live:
-            result = run_plan(part, job.store, run_name=job.name, address=address, how=how, on_event=live)
-            live.end(result)
-    except KeyboardInterrupt:
-        print_interrupted(job.name, resume)
-        raise typer.Exit(130) from None
+    result = run_live(Live(job.name, part, job.kinds), part, job, address, resume)
     if not result.ok:
         print_failures(result, resume)
+    return result
+
+
+def run_live(live: "Live", part: "Plan", job: Job, address: str | None, resume: str) -> "RunResult":
+    """Run what is missing of a plan, shown as it goes, with the runner's settings of a job.
+
+    Raises:
+        typer.Exit: interrupted; how to resume has been said.
+    """
+    from cohyde.dag.runner import run
+    from cohyde.terminal import print_interrupted
+
+    try:
+        with live:
+            result = run(part, job.store, run_name=live.run, address=address, how=job.settings.runner, on_event=live)
+            live.end(result)
+    except KeyboardInterrupt:
+        print_interrupted(live.run, resume)
+        raise typer.Exit(130) from None
     return result
 
 

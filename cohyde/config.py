@@ -486,10 +486,16 @@ def load_config(name_or_file: str = "demo", overrides: Sequence[str] = ()) -> Co
     Raises:
         UserError: unknown file or key, wrong type, value out of range; names key, file and the nearest valid key.
     """
+    return load_configs(name_or_file, [overrides])[0]
+
+
+def load_configs(name_or_file: str, variants: Sequence[Sequence[str]]) -> list[Config]:
+    """The same preset or file under several sets of overrides; its files are read once. Else as :func:`load_config`."""
     layers = _layers(name_or_file, ())
-    for override in overrides:
-        layers.append((COMMAND_LINE, _parse_override(override)))
-    return build(Config, layers)
+    return [
+        build(Config, [*layers, *((COMMAND_LINE, parse_override(override)) for override in overrides)])
+        for overrides in variants
+    ]
 
 
 def _layers(name_or_file: str, seen: tuple[Path, ...]) -> list[tuple[str, dict[str, Any]]]:
@@ -541,7 +547,12 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return typing.cast(dict[str, Any], data)
 
 
-def _parse_override(text: str) -> dict[str, Any]:
+def parse_override(text: str) -> dict[str, Any]:
+    """``key.of.a.setting=value`` as nested sections, the value read as YAML.
+
+    Raises:
+        UserError: it is none.
+    """
     from omegaconf import OmegaConf
 
     key, equals, _ = text.partition("=")

@@ -1,6 +1,8 @@
 """What long work shows while it runs, on standard error: bars where there is a terminal, plain lines elsewhere."""
 
 import time
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
@@ -10,8 +12,9 @@ from rich.text import Text
 from cohyde.dag import events
 from cohyde.dag.plan import Plan
 from cohyde.dag.runner import RunResult
+from cohyde.dag.sweep import Union
 from cohyde.progress import Silent
-from cohyde.terminal import compact, duration, err, key_metric
+from cohyde.terminal import compact, duration, err, key_metric, rate
 
 PLAIN_EVERY_SECONDS = 30
 
@@ -24,8 +27,8 @@ class HowFar(ProgressColumn):
         if task.total is None:
             counted = f"{task.completed:,.0f} {task.fields['what']}  " if task.completed else ""
             return Text(counted + duration(task.elapsed), style="dim")
-        rate = f"  {task.speed:.1f}/s" if task.speed else ""
-        return Text(f"{task.completed:.0f}/{task.total:.0f} {task.fields['what']}{rate}", style="green")
+        speed = f"  {rate(task.speed)}" if task.speed else ""
+        return Text(f"{task.completed:.0f}/{task.total:.0f} {task.fields['what']}{speed}", style="green")
 
 
 def _bars(console: Console) -> Progress:
@@ -79,14 +82,15 @@ class Work(Silent):
 class Live:
     """Listens to a run's events and renders them. Use it as a context manager and hand it over as ``on_event``."""
 
-    def __init__(self, run: str, plan: Plan, kinds: dict[str, str]) -> None:
-        """``kinds`` are short titles by stage id."""
+    def __init__(self, run: str, plan: Plan, kinds: dict[str, str], labels: Mapping[str, str] | None = None) -> None:
+        """``kinds`` are short titles by stage id; ``labels``, by node name, stand for the ids where given."""
         self.run, self.kinds = run, kinds
+        self.labels = labels or {name: node.id for name, node in plan.nodes.items()}
         self.console = err()
         self.total, self.done = len(plan.nodes), 0
         self.bars: dict[str, TaskID] = {}
         self.said: dict[str, float] = {}
-        self.width = max((len(node.id) for node in plan.nodes.values()), default=4)
+        self.width = max(map(len, self.labels.values()), default=4)
         self.started, self.heard = time.monotonic(), False
         self.progress = _bars(self.console)
 
@@ -115,7 +119,7 @@ class Live:
             case events.RayStarting():
                 self._ray(event)
             case events.Waiting():
-                self._line(event.id, Text(f"{event.holder} is at it: waiting for that", style="dim"), "·")
+                self._line(event, Text(f"{event.holder} is at it: waiting for that", style="dim"), "·")
             case events.Stopping():
                 self._stopping(event)
             case events.Started():
@@ -123,13 +127,13 @@ class Live:
             case events.Progressed():
                 self._progress(event)
             case events.Warned():
-                self._line(event.id, Text(event.message, style="yellow"), "!")
+                self._line(event, Text(event.message, style="yellow"), "!")
             case events.Finished():
                 self._finish(event)
             case events.Failed():
                 self._fail(event)
             case events.Blocked():
-                self._line(event.id, Text(f"blocked by {event.by}", style="yellow"), "–")
+                self._block(event)
 
     def _ray(self, event: events.RayStarting) -> None:
         self.done = event.done
@@ -142,11 +146,11 @@ class Live:
         self.progress.console.print(Text(f"{text} (Ctrl-C again: at once)", style="yellow"), soft_wrap=True)
 
     def _start(self, event: events.Started) -> None:
-        title = f"{event.id:<{self.width}}  {self.kinds.get(event.id, '')}"
+        title = f"{self._label(event):<{self.width}}  {self.kinds.get(event.id, '')}"
         self.bars[event.name] = self.progress.add_task(title, total=None, what="")
         self.said[event.name] = time.monotonic()
         if self.progress.disable:
-            self._line(event.id, Text(f"{self.kinds.get(event.id, '')} started", style="dim"), "·")
+            self._line(event, Text(f"{self.kinds.get(event.id, '')} started", style="dim"), "·")
 
     def _progress(self, event: events.Progressed) -> None:
         if event.name in self.bars:
@@ -156,7 +160,7 @@ class Live:
         now = time.monotonic()
         if self.progress.disable and now - self.said.get(event.name, now) >= PLAIN_EVERY_SECONDS:
             self.said[event.name] = now
-            self._line(event.id, Text(f"{event.done:.0f} of {event.total:.0f} {event.what}", style="dim"), "·")
+            self._line(event, Text(f"{event.done:.0f} of {event.total:.0f} {event.what}", style="dim"), "·")
 
     def _finish(self, event: events.Finished) -> None:
         self._end_bar(event)
@@ -164,18 +168,54 @@ class Live:
         metric = key_metric(dict(event.metrics))
         parts = [self.kinds.get(event.id, ""), duration(event.seconds), metric]
         count = Text(f"{self.done:>3}/{self.total} ", style="dim")
-        self._line(event.id, Text("  ".join(part for part in parts if part)), "✓", "green", count)
+        self._line(event, Text("  ".join(part for part in parts if part)), "✓", "green", count)
 
     def _fail(self, event: events.Failed) -> None:
         self._end_bar(event)
         again = "; trying again" if event.retrying else ""
-        self._line(event.id, Text(f"failed: {event.failure.error}{again}", style="red"), "✗", "bold red")
+        self._line(event, Text(f"failed: {event.failure.error}{again}", style="red"), "✗", "bold red")
+
+    def _block(self, event: events.Blocked) -> None:
+        self._line(event, Text(f"blocked by {event.by}", style="yellow"), "–")
 
     def _end_bar(self, event: events.StageEvent) -> None:
         bar = self.bars.pop(event.name, None)
         if bar is not None:
             self.progress.remove_task(bar)
 
-    def _line(self, stage_id: str, text: Text, sign: str, style: str = "", count: Any = "") -> None:
-        head = Text(f"{sign} ", style=style) + (count or Text("")) + Text(f"{stage_id:<{self.width}}  ", style="bold")
+    def _label(self, event: events.StageEvent) -> str:
+        return self.labels.get(event.name, event.id)
+
+    def _line(self, event: events.StageEvent, text: Text, sign: str, style: str = "", count: Any = "") -> None:
+        label = f"{self._label(event):<{self.width}}  "
+        head = Text(f"{sign} ", style=style) + (count or Text("")) + Text(label, style="bold")
         self.progress.console.print(head + text, soft_wrap=True)
+
+
+class SweepLive(Live):
+    """The same for many runs: what a failure blocks is counted, for it may be thousands of stages."""
+
+    def __init__(self, union: Union, kinds: dict[str, str]) -> None:
+        """Stages are called by their labels in the union."""
+        super().__init__(union.name, union.plan, kinds, union.labels)
+        self.blocked: Counter[str] = Counter()
+
+    def __exit__(self, *exception: object) -> None:
+        """Tell what is still to be told, and stop drawing."""
+        self._tell_blocked()
+        super().__exit__(*exception)
+
+    def __call__(self, event: events.Event) -> None:
+        """Render one event, and first what the last failure blocked, once that is all known."""
+        if not isinstance(event, events.Blocked):
+            self._tell_blocked()
+        super().__call__(event)
+
+    def _block(self, event: events.Blocked) -> None:
+        self.blocked[event.by] += 1
+
+    def _tell_blocked(self) -> None:
+        for by, count in self.blocked.items():
+            what = "stage is" if count == 1 else "stages are"
+            self.progress.console.print(Text(f"– {count} {what} blocked by {by}", style="yellow"))
+        self.blocked.clear()

@@ -33,6 +33,8 @@ STATE_STYLES = {
     "failed": "bold red",
     "blocked": "yellow",
 }
+OVER = ("done", "failed", "blocked")
+"""States that don't change by themselves."""
 NARROWEST = 80
 
 
@@ -100,7 +102,7 @@ def states_table(states: Sequence["StageState"], kinds: dict[str, str], store: "
         seconds, detail = state.seconds, key_metric(state.metrics)
         attempt = latest_attempt(store, artifact_name(state.id, state.fingerprint))
         if attempt and state.state == "running":
-            seconds, detail = _elapsed(attempt), _how_far(attempt)
+            seconds, detail = _elapsed(attempt), how_far(attempt)
         elif attempt and state.state == "failed" and (failure := attempt.failure()):
             detail = failure.error
         elif state.state == "blocked":
@@ -163,11 +165,22 @@ def _elapsed(attempt: "Attempt") -> float | None:
     )
 
 
-def _how_far(attempt: "Attempt") -> str:
+def how_far(attempt: "Attempt") -> str:
+    """Step, rate and time left, as the store has them: no clock but the worker's own is asked."""
     progress = attempt.progress()
     if not progress.get("total"):
         return ""
-    return f"{progress['done']:.0f} of {progress['total']:.0f} {progress['what']}"
+    done, total = progress["done"], progress["total"]
+    parts = [f"{done:.0f} of {total:.0f} {progress['what']}"]
+    made, seconds = done - progress.get("first", done), progress.get("seconds", 0.0)
+    if made > 0 and seconds > 0:
+        parts += [rate(made / seconds), f"{duration((total - done) * seconds / made)} left"]
+    return "  ".join(parts)
+
+
+def rate(a_second: float) -> str:
+    """As ``1.5/s``, or ``4.5/min`` where that says more."""
+    return f"{a_second:.1f}/s" if a_second >= 0.5 else f"{60 * a_second:.1f}/min"
 
 
 def blockers(states: Sequence["StageState"]) -> dict[str, list[str]]:
@@ -312,18 +325,23 @@ def watch_states(
     look: Callable[[], list["StageState"]], kinds: dict[str, str], store: "Store", every: float = 2.0
 ) -> None:
     """Show the states again and again, until everything is done or Ctrl-C."""
+
+    def draw(console: Console) -> tuple[Table, bool]:
+        found = look()
+        over = all(state.state in OVER for state in found)
+        return states_table(found if over else _fitting(found, console), kinds, store), over
+
+    watch(draw, every)
+
+
+def watch(draw: Callable[[Console], tuple[Table, bool]], every: float = 2.0) -> None:
+    """Draw a table again and again, in the same place, until ``draw`` says that it is over, or Ctrl-C."""
     from rich.live import Live as RichLive
 
     console = out()
-
-    def table() -> tuple[Table, bool]:
-        found = look()
-        over = all(state.state in ("done", "failed", "blocked") for state in found)
-        return states_table(found if over else _fitting(found, console), kinds, store), over
-
     with RichLive(console=console, auto_refresh=False, vertical_overflow="visible") as live:
         while True:
-            shown, over = table()
+            shown, over = draw(console)
             live.update(shown, refresh=True)
             if over:
                 return
@@ -363,7 +381,8 @@ def print_differences(run: str, lines: Sequence[str]) -> None:
 
 def print_failures(result: "RunResult", resume: str) -> None:
     """The last lines of a run that failed: which stage, why, where its log is, what was held up, how to go on."""
-    _print_failures(result.failures, [state.id for state in result.states if state.state == "blocked"], resume)
+    blocked = [state.id for state in result.states if state.state == "blocked"]
+    print_failures_of(result.failures, [compact(blocked)] if blocked else [], resume)
 
 
 def print_failed(states: Sequence["StageState"], store: "Store", resume: str) -> None:
@@ -375,10 +394,12 @@ def print_failed(states: Sequence["StageState"], store: "Store", resume: str) ->
     attempts = [attempt for name in names if (attempt := latest_attempt(store, name))]
     failures = [failure for attempt in attempts if (failure := attempt.failure())]
     if failures:
-        _print_failures(failures, [state.id for state in states if state.state == "blocked"], resume)
+        blocked = [state.id for state in states if state.state == "blocked"]
+        print_failures_of(failures, [compact(blocked)] if blocked else [], resume)
 
 
-def _print_failures(failures: Sequence["Failure"], blocked: Sequence[str], resume: str) -> None:
+def print_failures_of(failures: Sequence["Failure"], blocked: Sequence[str], resume: str) -> None:
+    """The same; ``blocked`` are lines."""
     console = err()
     console.print()
     for failure in failures:
@@ -386,8 +407,8 @@ def _print_failures(failures: Sequence["Failure"], blocked: Sequence[str], resum
         if failure.remedy:
             console.print(Text(f"  {failure.remedy}"), soft_wrap=True)
         console.print(Text(f"  log:     {failure.log}"), soft_wrap=True)
-    if blocked:
-        console.print(Text(f"  blocked: {compact(blocked)}"), soft_wrap=True)
+    for line in blocked:
+        console.print(Text(f"  blocked: {line}"), soft_wrap=True)
     console.print(Text("  resume:  ") + Text(resume, style="bold"), soft_wrap=True)
 
 

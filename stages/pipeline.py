@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 
 from cohyde.config import Config
 from cohyde.dag.spec import StageSpec
@@ -15,7 +15,7 @@ from cohyde.errors import UserError
 from cohyde.models.reference import identity
 from cohyde.rewriter.generate import BACKENDS
 from cohyde.rewriter.preferences import PICKS, REWARDS
-from cohyde.rewriter.prompts import load_prompt, prompt_hash
+from cohyde.rewriter.prompts import load_prompt
 from stages.data import STAGE as DATA
 from stages.describe import STAGE as DESCRIBE
 from stages.describe import DescribeConfig, GenerationConfig
@@ -40,14 +40,32 @@ from stages.train_rewriter import (
 UNTRAINED_ID = "E.untrained"
 
 
-def pipeline(config: Config) -> list[StageSpec]:
+class Surroundings:
+    """What a pipeline finds outside the graph, by content: data, models, prompts.
+
+    Each is looked at once. The pipelines of a sweep share one, so that they see the same, at the cost of one.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is looked at yet."""
+        self.data_checksum = cache(dataset_checksum)
+        self.model_identity = cache(identity)
+        self.prompt = cache(load_prompt)
+
+
+def pipeline(config: Config, found: Surroundings | None = None) -> list[StageSpec]:
     """All stages of a run with ``config.rounds`` rounds, in an order in which they may be executed.
+
+    Args:
+        config: the run's settings.
+        found: shared by pipelines that are planned together.
 
     Raises:
         UserError: a strategy, prompt, model or dataset that the configuration names does not exist.
     """
-    check_strategies(config)
-    graph = Graph(config)
+    found = found or Surroundings()
+    check_strategies(config, found)
+    graph = Graph(config, found)
     specs = [graph.data(), graph.untrained(), graph.encoder_warm_up(), graph.rewriter_warm_up()]
     if config.instruction.enabled:
         specs.append(graph.instruction())
@@ -64,7 +82,7 @@ def pipeline(config: Config) -> list[StageSpec]:
     return [*specs, graph.report()]
 
 
-def check_strategies(config: Config) -> None:
+def check_strategies(config: Config, found: Surroundings) -> None:
     """Every name that chooses a strategy has to stand in the table of the module that owns it.
 
     Raises:
@@ -82,7 +100,7 @@ def check_strategies(config: Config) -> None:
     for key, name, table in named:
         if name not in table:
             raise UserError(f"{key} is {name!r}, which does not exist", f"choose one of: {', '.join(table)}")
-    fields = load_prompt(config.rewriter.prompt).fields
+    fields = found.prompt(config.rewriter.prompt).fields
     if fields != ("query",):
         raise UserError(
             f"rewriter.prompt is {config.rewriter.prompt!r}, whose fields are {', '.join(fields) or 'none'}",
@@ -102,12 +120,13 @@ class Graph:
     """One method a stage: what it is fed with, which slice of the configuration it sees, what else bears identity."""
 
     config: Config
+    found: Surroundings
 
     # ---------------------------------------------------------------------------------------------- warm-up
 
     def data(self) -> StageSpec:
         """The dataset, validated, with its splits."""
-        checksum = dataset_checksum(self.config.data.path)
+        checksum = self.found.data_checksum(self.config.data.path)
         return DATA.spec("data", self.config.data, {}, self.config.resources, external={"data": checksum})
 
     def untrained(self) -> StageSpec:
@@ -264,15 +283,15 @@ class Graph:
 
     @cached_property
     def _theta_0(self) -> dict[str, str]:
-        return {"encoder": identity(self.config.encoder.model)}
+        return {"encoder": self.found.model_identity(self.config.encoder.model)}
 
     @cached_property
     def _psi_0(self) -> dict[str, str]:
-        return {"rewriter": identity(self.config.rewriter.model)}
+        return {"rewriter": self.found.model_identity(self.config.rewriter.model)}
 
     @cached_property
     def _prompt(self) -> dict[str, str]:
-        return {self.config.rewriter.prompt: prompt_hash(self.config.rewriter.prompt)}
+        return {self.config.rewriter.prompt: self.found.prompt(self.config.rewriter.prompt).sha256}
 
     @property
     def _example_seed(self) -> int:
@@ -291,5 +310,5 @@ class Graph:
         return derived_seed(self.config.seeds.loop, stage_id) if any(reasons) else 0
 
 
-PIPELINES: Mapping[str, Callable[[Config], list[StageSpec]]] = {"cohyde": pipeline}
+PIPELINES: Mapping[str, Callable[[Config, Surroundings], list[StageSpec]]] = {"cohyde": pipeline}
 """Pipelines by name; ablations and baselines are further entries."""

@@ -44,9 +44,9 @@ def test_a_preset_says_what_it_is_for_on_its_first_line(name):
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_the_strategies_of_a_preset_exist(name):
-    from stages.pipeline import check_strategies
+    from stages.pipeline import Surroundings, check_strategies
 
-    check_strategies(load_config(name))
+    check_strategies(load_config(name), Surroundings())
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -136,7 +136,10 @@ class Attempt:
             replace_text(self.folder / "progress.json", json.dumps(state, ensure_ascii=False))
 
     def progress(self) -> dict[str, Any]:
-        """How far it is: ``done``, ``total``, ``what``, ``warnings``; empty before it has said anything."""
+        """How far it is: ``done``, ``total``, ``what``, ``warnings``; empty before it has said anything.
+
+        ``done`` was ``first`` when counting began, ``seconds`` ago by the worker's own clock.
+        """
         return _read(self.folder / "progress.json") or {}
 
 

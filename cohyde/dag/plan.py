@@ -48,6 +48,8 @@ class Plan:
     """By node name. Empty for a plan that was read from a run's record: it can be looked at, not run."""
     identities: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     """By node name: what the fingerprint is a hash of."""
+    runs: Mapping[str, str] = field(default_factory=dict)
+    """By node name: the run that manifests and advice name. Filled where a plan holds the stages of several."""
 
     @cached_property
     def parents(self) -> dict[str, list[str]]:

@@ -59,7 +59,7 @@ def run(
     Args:
         specs: a pipeline or a plan.
         store: where artifacts are looked for and put.
-        run_name: noted in the manifests, and named in advice.
+        run_name: noted in the manifests, and named in advice, where the plan names no other run.
         address: of a Ray cluster that shares the store's file system. None starts Ray on this machine.
         how: retries, checkpoints, and how long stages are waited for when the run is told to stop. A failure that only
             a person can mend is not tried again.
@@ -98,7 +98,7 @@ def check_inputs(plan: Plan, todo: Sequence[Node], store: Store, run_name: str) 
     for source in dict.fromkeys(source for node in todo for source in node.inputs.values()):
         node = plan.nodes[source]
         if source not in anew and store.exists(node.id, node.fingerprint):
-            store.usable(node.id, node.fingerprint, run_name)
+            store.usable(node.id, node.fingerprint, plan.runs.get(source, run_name))
 
 
 @dataclass(kw_only=True)
@@ -227,7 +227,7 @@ class Execution:
             node = self.plan.nodes[name]
             if self.store.exists(node.id, node.fingerprint):
                 self.elsewhere.discard(name)
-                manifest = self.store.manifest(node.id, node.fingerprint, self.run_name)
+                manifest = self.store.manifest(node.id, node.fingerprint, self._run_of(name))
                 self._finished(node, manifest.seconds, dict(manifest.metrics))
             elif self.watches[name].holder() is None:
                 self.elsewhere.discard(name)
@@ -244,7 +244,7 @@ class Execution:
             inputs={name: (source.id, source.fingerprint) for name, source in sources.items()},
             store=str(self.store.root),
             attempt=str(attempt.folder),
-            run=self.run_name,
+            run=self._run_of(node.name),
             git=self.git,
             over=self.watches[node.name].number,
             checkpoint_seconds=60 * self.how.checkpoint_minutes,
@@ -260,6 +260,9 @@ class Execution:
         self.tries[node.name] = self.tries.get(node.name, 0) + 1
         self.flights[remote.remote(task)] = Flight(node=node, attempt=attempt, asked=asked)
         self.tell(events.Submitted(id=node.id, name=node.name, attempt=attempt.number, log=attempt.log))
+
+    def _run_of(self, name: str) -> str:
+        return self.plan.runs.get(name, self.run_name)
 
     # --------------------------------------------------------------------------------------------------- landing
 

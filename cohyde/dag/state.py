@@ -50,17 +50,23 @@ def states(
         specs: a pipeline, or a plan (also one read from a run's record).
         store: where the artifacts are.
         failures: names of nodes that are known to have failed, beside those whose last attempt says so.
-        run: the run's name, for the advice in error messages.
+        run: the run's name, for the advice in error messages, where the plan names no other.
 
     Raises:
         UserError: a manifest was damaged.
     """
     plan = as_plan(specs)
+    found = states_by_name(plan, store, failures)
+    return [_stage_state(node, found[name], plan, store, plan.runs.get(name, run)) for name, node in plan.nodes.items()]
+
+
+def states_by_name(plan: Plan, store: Store, failures: Collection[str] = ()) -> dict[str, State]:
+    """The bare states by node name: no manifest is read, so it costs little where thousands are done."""
     attempted = _attempted(store)
     found: dict[str, State] = {}
     for name, node in plan.nodes.items():
         found[name] = _state(node, store, found, name in failures, name in attempted)
-    return [_stage_state(node, found[name], plan, store, run) for name, node in plan.nodes.items()]
+    return found
 
 
 def _state(node: Node, store: Store, above: dict[str, State], known_failure: bool, attempted: bool) -> State:

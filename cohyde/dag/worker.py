@@ -320,6 +320,7 @@ class Reporter:
         self._attempt, self._lease = attempt, lease
         self._stop = self._heeds = False
         self._state: tuple[float, float, str] | None = None
+        self._first = self._since = self._seen = 0.0
         self._written: object = None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="cohyde-progress", daemon=True)
@@ -334,7 +335,10 @@ class Reporter:
         self._write()
 
     def update(self, done: float, total: float, what: str = "") -> None:
-        """``done`` of ``total`` units are finished."""
+        """``done`` of ``total`` units are finished. The rate is counted anew where something else is counted."""
+        self._seen = time.monotonic()
+        if self._state is None or self._state[1:] != (total, what) or done < self._state[0]:
+            self._first, self._since = done, self._seen
         self._state = (done, total, what)
 
     def log(self, message: str) -> None:
@@ -376,6 +380,7 @@ class Reporter:
             return
         done, total, what = self._state or (0.0, 0.0, "")
         # numpy and torch scalars are numbers to a stage, not to JSON
-        numbers = {"done": float(done), "total": float(total)}
+        numbers = {"done": float(done), "total": float(total), "first": float(self._first)}
+        numbers["seconds"] = round(self._seen - self._since, 3)
         self._attempt.write_progress({**numbers, "what": what, "warnings": list(self.warnings)})
         self._written = current
