@@ -29,6 +29,7 @@ from cohyde.cli_options import (
     DEFAULT_STORE,
     RESULTS,
     RUNNING,
+    STORE,
     SURROUNDINGS,
     Address,
     AsJson,
@@ -43,6 +44,7 @@ from cohyde.cli_options import (
     Until,
     prepare_for_models,
 )
+from cohyde.cli_store import gc, verify
 from cohyde.errors import UserError
 
 if TYPE_CHECKING:
@@ -276,6 +278,8 @@ def doctor(
         raise typer.Exit(1)
 
 
+app.command(rich_help_panel=STORE, epilog="Example: cohyde verify --discard")(verify)
+app.command(rich_help_panel=STORE, epilog="Example: cohyde gc --yes")(gc)
 app.add_typer(data_app, name="data", rich_help_panel=DATA)
 
 

@@ -1,6 +1,5 @@
 """A run as commands work on it: from arguments, or from a run's record, to its stages, and to their execution."""
 
-import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from cohyde.cli_options import DEFAULT_STORE
+from cohyde.cli_options import run_command
 from cohyde.errors import UserError
 
 if TYPE_CHECKING:
@@ -68,8 +67,7 @@ class Job:
     @property
     def command(self) -> str:
         """What goes on with this run."""
-        where = [] if self.store.root == DEFAULT_STORE.absolute() else ["--store", str(self.store.root)]
-        return shlex.join(["cohyde", "run", "--config", self.preset, "--name", self.name, *where, *self.overrides])
+        return run_command(self.name, self.preset, self.overrides, self.store.root)
 
 
 def make_job(

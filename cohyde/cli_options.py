@@ -1,12 +1,14 @@
-"""Options and arguments that several groups of commands take, and the headings that help lists commands under."""
+"""Options that several groups of commands take, the headings of help, and the commands that messages advise."""
 
 import os
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-RUNNING, RESULTS, DATA, SURROUNDINGS = "Run", "Results", "Data", "Surroundings"
+RUNNING, RESULTS, DATA, STORE, SURROUNDINGS = "Run", "Results", "Data", "Store", "Surroundings"
 DEFAULT_STORE = Path("store")
 
 Overrides = Annotated[
@@ -46,3 +48,13 @@ def prepare_for_models() -> None:
     # The libraries' own bars and advice are no part of the answer.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+
+
+def store_option(root: Path) -> list[str]:
+    """The option that names a store; none for the usual one."""
+    return [] if root == DEFAULT_STORE.absolute() else ["--store", str(root)]
+
+
+def run_command(name: str, preset: str, overrides: Sequence[str], root: Path) -> str:
+    """What goes on with a run."""
+    return shlex.join(["cohyde", "run", "--config", preset, "--name", name, *store_option(root), *overrides])

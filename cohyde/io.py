@@ -124,10 +124,11 @@ def sha256_text(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
-def sha256_file(path: Path) -> str:
-    """Hexadecimal SHA-256 of a file's bytes, read in chunks of 1 MiB."""
+def sha256_file(path: Path, read: Callable[[int], None] = lambda count: None) -> str:
+    """Hexadecimal SHA-256 of a file's bytes, read in chunks of 1 MiB; ``read`` is told the bytes of each."""
     digest = hashlib.sha256()
     with path.open("rb") as handle:
         while chunk := handle.read(CHUNK_BYTES):
             digest.update(chunk)
+            read(len(chunk))
     return digest.hexdigest()

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cohyde.dag.plan import make_plan
-from cohyde.dag.runs import RunRecord, check_name, load_run, run_names, save_run
+from cohyde.dag.runs import RunRecord, check_name, load_run, load_runs, run_names, save_run
 from cohyde.dag.spec import StageSpec
 from cohyde.dag.state import states
 from cohyde.dag.store import Store
@@ -55,9 +55,25 @@ def test_names_that_are_no_folders_are_refused(tmp_path: Path, name: str) -> Non
         check_name(name)
 
 
-@pytest.mark.parametrize("text", ["", "a: [", "[]", "format: 1", "format: 9", "format: 1\nconfig: 3", "a: !!python/x"])
+@pytest.mark.parametrize("text", ["", "a: [", "[]", "format: 1", "format: 0", "format: 1\nconfig: 3", "a: !!python/x"])
 def test_a_damaged_record_is_told(tmp_path: Path, text: str) -> None:
     store = Store(tmp_path)
     save_run(store, record()).write_text(text)
     with pytest.raises(UserError, match=r"run\.yaml: damaged"):
         load_run(store, "my-run")
+
+
+def test_a_record_of_a_later_version_is_not_called_damaged(tmp_path: Path) -> None:
+    save_run(Store(tmp_path), record()).write_text("format: 9")
+    with pytest.raises(UserError, match=r"run\.yaml: format 9; this version of cohyde reads format 1\n.*update cohyde"):
+        load_run(Store(tmp_path), "my-run")
+
+
+def test_all_records_are_read_and_those_that_cannot_be_are_told(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for name in ("one", "two", "broken"):
+        save_run(store, record(name))
+    (store.runs / "broken" / "run.yaml").write_text("a: [")
+    records, faults = load_runs(store)
+    assert list(records) == ["one", "two"]
+    assert ["run.yaml: damaged" in fault.message for fault in faults] == [True]

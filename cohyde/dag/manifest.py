@@ -24,6 +24,10 @@ LIBRARIES = (
 """Distributions whose versions are recorded where they are installed."""
 
 
+class NewerFormatError(ValueError):
+    """Written by a later version of cohyde: not damaged, and not for this one to judge."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class FileRecord:
     """One file of an artifact."""
@@ -80,6 +84,7 @@ def parse(text: str) -> Manifest:
 
     Raises:
         ValueError: it is cut off, was changed, or comes from another version of the format; says which.
+        NewerFormatError: from a later version.
     """
     try:
         body = json.loads(text)
@@ -87,8 +92,7 @@ def parse(text: str) -> Manifest:
         raise ValueError(f"not JSON (line {error.lineno}: {error.msg})") from None
     if not isinstance(body, dict) or "format" not in body:
         raise ValueError("not a manifest")
-    if body["format"] != FORMAT:
-        raise ValueError(f"format {body['format']!r}; this version of cohyde reads format {FORMAT}")
+    check_format(body["format"], FORMAT)
     checksum = body.pop("checksum", None)
     if checksum != sha256_text(canonical_json(body)):
         raise ValueError("changed after it was written (its checksum does not match)")
@@ -99,6 +103,19 @@ def parse(text: str) -> Manifest:
     if fingerprint_of(manifest.identity) != manifest.fingerprint:
         raise ValueError("its fingerprint is not that of its identity")
     return manifest
+
+
+def check_format(found: Any, known: int) -> None:
+    """What was written in ``found`` can be read by who knows ``known``.
+
+    Raises:
+        NewerFormatError: it is a later format.
+        ValueError: it is none.
+    """
+    if found == known:
+        return
+    message = f"format {found!r}; this version of cohyde reads format {known}"
+    raise (NewerFormatError if isinstance(found, int) and found > known else ValueError)(message)
 
 
 @functools.cache

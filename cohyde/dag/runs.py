@@ -7,8 +7,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from cohyde.dag.manifest import NewerFormatError, check_format
 from cohyde.dag.plan import Node, Plan
-from cohyde.dag.store import Store
+from cohyde.dag.store import UPDATE, Store
 from cohyde.errors import UserError
 from cohyde.filesystem import writing_to
 from cohyde.io import write_text
@@ -96,9 +97,22 @@ def load_run(store: Store, name: str) -> RunRecord:
         # As yaml.safe_load, but by the C parser where it was built: a sweep's record has thousands of lines.
         body = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
         return _parsed(body)
+    except NewerFormatError as error:
+        raise UserError(f"{path}: {error}", UPDATE) from None
     except (yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{path}: damaged: {reason}", f"write it anew with `cohyde run --name {name} …`") from None
+
+
+def load_runs(store: Store) -> tuple[dict[str, RunRecord], list[UserError]]:
+    """The records of all runs by name, and what is wrong with those that cannot be read."""
+    records, faults = {}, []
+    for name in run_names(store):
+        try:
+            records[name] = load_run(store, name)
+        except UserError as error:
+            faults.append(error)
+    return records, faults
 
 
 def run_names(store: Store) -> list[str]:
@@ -121,8 +135,7 @@ def latest_run(store: Store) -> str:
 def _parsed(body: Any) -> RunRecord:
     if not isinstance(body, dict):
         raise ValueError("not a run's record")
-    if body["format"] != FORMAT:
-        raise ValueError(f"format {body['format']!r}; this version of cohyde reads format {FORMAT}")
+    check_format(body["format"], FORMAT)
     if not isinstance(body["config"], dict):
         raise ValueError("config has to be a section with keys")
     return RunRecord(

@@ -8,42 +8,65 @@
     <root>/logs/<stage id>-<fingerprint>/attempt-<n>/
     <root>/leases/<stage id>-<fingerprint>/<n>.json
     <root>/runs/<name>/run.yaml
+    <root>/store.json                  the format of all this; a store without it is of format 1
 """
 
 import dataclasses
 import errno
+import json
 import os
+import re
 import secrets
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from cohyde.dag import manifest as manifests
-from cohyde.dag.manifest import FileRecord, Manifest
-from cohyde.dag.plan import artifact_name
+from cohyde.dag.manifest import FileRecord, Manifest, NewerFormatError, check_format
+from cohyde.dag.plan import SHORT, artifact_name
 from cohyde.dag.processes import is_alive
 from cohyde.errors import UserError
 from cohyde.filesystem import flush, flush_tree, try_to_write, writing_to
-from cohyde.io import sha256_file
+from cohyde.io import sha256_file, write_text
 
 OCCUPIED = {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}
 CHECKPOINTS = "checkpoints"
-SERVICE_FOLDERS = ("logs", "leases", "runs")
+FORMAT = 1
+"""Of the layout above. A change that an older version would misread, or tidy away, raises it."""
+CARD = "store.json"
+UPDATE = "update cohyde to the version that wrote it: pip install --upgrade cohyde"
+NAME = re.compile(rf"(?P<id>.+)-(?P<short>[0-9a-f]{{{SHORT}}})")
 
 
 class Store:
     """Artifacts below one folder. Holds no state of its own: any number of processes may work on one root."""
 
     def __init__(self, root: Path | str) -> None:
-        """Name the store; nothing is created."""
+        """Name the store; nothing is created.
+
+        Raises:
+            UserError: what is there was written by a later version of cohyde.
+        """
         self.root = Path(root).absolute()
         self.scratch_root = self.root / ".scratch"
         self.trash = self.root / ".trash"
         self.logs = self.root / "logs"
         self.leases = self.root / "leases"
         self.runs = self.root / "runs"
+        self._check_format()
+
+    def _check_format(self) -> None:
+        card = self.root / CARD
+        try:
+            check_format(json.loads(card.read_text(encoding="utf-8"))["format"], FORMAT)
+        except OSError:  # none yet, or one that cannot be read at all, which is told when something is read
+            return
+        except NewerFormatError as error:
+            raise UserError(f"{card}: {error}", UPDATE) from None
+        except (ValueError, TypeError, KeyError):
+            raise UserError(f"{card}: damaged", f'it has to be {{"format": {FORMAT}}}') from None
 
     def prepare(self) -> None:
         """Make the store's folders and try to write.
@@ -53,6 +76,9 @@ class Store:
         """
         for folder in (self.root, self.scratch_root, self.trash, self.logs, self.leases, self.runs):
             try_to_write(folder)
+        if not (self.root / CARD).exists():
+            with writing_to(self.root):
+                write_text(self.root / CARD, json.dumps({"format": FORMAT}) + "\n")
 
     # ------------------------------------------------------------------------------------------- finished artifacts
 
@@ -70,16 +96,18 @@ class Store:
         Raises:
             UserError: it is missing, cut off or was changed by hand; says how to make it anew.
         """
-        path = self.artifact_path(stage_id, fingerprint) / manifests.FILE_NAME
+        folder = self.artifact_path(stage_id, fingerprint)
+        path = folder / manifests.FILE_NAME
         try:
-            found = manifests.parse(path.read_text(encoding="utf-8"))
+            found = manifest_in(folder)
         except OSError as error:
             raise UserError(f"{path}: {(error.strerror or str(error)).lower()}", _remedy(stage_id, run, path)) from None
-        except (ValueError, TypeError, KeyError) as error:
+        except NewerFormatError as error:
+            raise UserError(f"{path}: {error}", UPDATE) from None
+        except ValueError as error:
             raise UserError(f"{path}: {error}", _remedy(stage_id, run, path)) from None
-        if (found.id, found.fingerprint) != (stage_id, fingerprint):
-            whose = artifact_name(found.id, found.fingerprint)
-            raise UserError(f"{path}: this is the manifest of {whose}", _remedy(stage_id, run, path))
+        if found.fingerprint != fingerprint:
+            raise UserError(f"{path}: its fingerprint is {found.fingerprint}", _remedy(stage_id, run, path))
         return found
 
     def usable(self, stage_id: str, fingerprint: str, run: str = "RUN") -> Path:
@@ -105,23 +133,20 @@ class Store:
             records = self.manifest(stage_id, fingerprint).files
         except UserError as error:
             return [error.message]
-        faults = []
-        for record in records:
-            fault = _size_fault(folder, record)
-            if not fault and sha256_file(folder / record.path) != record.sha256:
-                fault = "its content is not what was written (SHA-256 differs)"
-            if fault:
-                faults.append(f"{folder / record.path}: {fault}")
-        known = {record.path for record in records}
-        faults += [f"{folder / path}: not in the manifest" for path in _files(folder) if path not in known]
-        return faults
+        found = [(record.path, file_fault(folder, record)) for record in records]
+        found += [(path, "not in the manifest") for path in strays(folder, records)]
+        return [f"{folder / path}: {fault}" for path, fault in found if fault]
 
     def artifacts(self) -> Iterator[Path]:
         """Folders of all finished artifacts, by name."""
+        return (folder for folder in self.folders() if (folder / manifests.FILE_NAME).is_file())
+
+    def folders(self) -> Iterator[Path]:
+        """Folders that an artifact's name gives away, finished or not; whatever else lies here is not ours."""
         if self.root.is_dir():
-            for entry in sorted(os.scandir(self.root), key=lambda item: item.name):
-                if entry.name not in SERVICE_FOLDERS and (Path(entry) / manifests.FILE_NAME).is_file():
-                    yield Path(entry)
+            for name in sorted(os.listdir(self.root)):
+                if NAME.fullmatch(name):
+                    yield self.root / name
 
     # ---------------------------------------------------------------------------------------------------- writing
 
@@ -175,7 +200,7 @@ class Store:
                 if self.exists(manifest.id, manifest.fingerprint):
                     self.drop(scratch)
                     return self.manifest(manifest.id, manifest.fingerprint)
-                self._remove(target)  # a folder without a manifest is no artifact
+                self.remove(target)  # a folder without a manifest is no artifact
             else:
                 flush(self.root)
                 shutil.rmtree(scratch.parent / CHECKPOINTS, ignore_errors=True)
@@ -190,9 +215,14 @@ class Store:
 
     def discard(self, stage_id: str, fingerprint: str) -> bool:
         """Remove an artifact, at one stroke for whoever looks; says whether there was one."""
-        return self._remove(self.artifact_path(stage_id, fingerprint))
+        return self.remove(self.artifact_path(stage_id, fingerprint))
 
-    def _remove(self, path: Path) -> bool:
+    def remove(self, path: Path) -> bool:
+        """Remove a file or folder of the store, at one stroke for whoever looks; says whether there was one.
+
+        Raises:
+            UserError: the store cannot be written to.
+        """
         grave = self.trash / f"{path.name}-{secrets.token_hex(4)}"
         with writing_to(path):
             self.trash.mkdir(parents=True, exist_ok=True)
@@ -207,6 +237,24 @@ class Store:
         return True
 
 
+def manifest_in(folder: Path) -> Manifest:
+    """The record of the artifact in a folder.
+
+    Raises:
+        OSError: there is none, or it cannot be read.
+        ValueError: it was damaged, or is that of another artifact; says which.
+        NewerFormatError: it was written by a later version of cohyde.
+    """
+    try:
+        found = manifests.parse((folder / manifests.FILE_NAME).read_text(encoding="utf-8"))
+    except (TypeError, KeyError) as error:
+        raise ValueError(f"not a manifest ({error})") from None
+    whose = artifact_name(found.id, found.fingerprint)
+    if whose != folder.name:
+        raise ValueError(f"this is the manifest of {whose}")
+    return found
+
+
 def _remedy(stage_id: str, run: str, manifest_path: Path) -> str:
     return f"make it anew with `cohyde rerun {run} {stage_id}`, or delete the folder {manifest_path.parent}"
 
@@ -217,6 +265,24 @@ def _size_fault(folder: Path, record: FileRecord) -> str:
     except OSError:
         return "missing"
     return "" if size == record.size else f"has {size} bytes, but {record.size} were written"
+
+
+def file_fault(folder: Path, record: FileRecord, read: Callable[[int], None] = lambda count: None) -> str:
+    """What is wrong with one file of an artifact, its content compared; ``read`` is told the bytes as they are read."""
+    fault = _size_fault(folder, record)
+    if fault:
+        return fault
+    try:
+        same = sha256_file(folder / record.path, read) == record.sha256
+    except OSError as error:
+        return f"cannot be read: {(error.strerror or str(error)).lower()}"
+    return "" if same else "its content is not what was written (SHA-256 differs)"
+
+
+def strays(folder: Path, records: Collection[FileRecord]) -> list[str]:
+    """Relative paths of files in an artifact's folder that its manifest does not know."""
+    known = {record.path for record in records}
+    return [path for path in _files(folder) if path not in known]
 
 
 def _files(folder: Path) -> list[str]:
