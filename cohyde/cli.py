@@ -45,6 +45,7 @@ from cohyde.cli_options import (
     prepare_for_models,
 )
 from cohyde.cli_store import gc, verify
+from cohyde.cli_sweep import find_sweep, sweep, sweep_report, sweep_status
 from cohyde.errors import UserError
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def run(
     Running the same command again is how one resumes it; what is finished is never run twice.
     """
     job = make_job(config, rounds, seed, overrides, name, store)
-    fetch_models(job)
+    fetch_models([job])
     tell_differences(job)
     result = execute(job, address, until, resume=shlex.join(["cohyde", *sys.argv[1:]]))
     if as_json:
@@ -143,6 +144,9 @@ def plan(
     err().print(f"{job.name}: {summary(found)}", style="dim", markup=False)
 
 
+app.command(rich_help_panel=RUNNING, epilog="Example: cohyde sweep --seeds 0,123,7 dpo.beta=0.1,0.2")(sweep)
+
+
 @app.command(rich_help_panel=RUNNING, epilog="Example: cohyde status demo --watch")
 def status(
     run_name: OptionalRun = None,
@@ -150,10 +154,13 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Show it again every two seconds.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show how far a run is."""
+    """Show how far a run or a sweep is."""
     from cohyde.dag.state import states
     from cohyde.terminal import err, out, print_failed, states_table, summary, watch_states
 
+    if (swept := find_sweep(run_name, store)) is not None:
+        sweep_status(swept, watch, as_json)
+        return
     job = job_of(run_name, store)
 
     def look() -> "list[StageState]":
@@ -207,12 +214,15 @@ def rerun(
 
 @app.command(rich_help_panel=RESULTS, epilog="Example: cohyde report demo --json")
 def report(run_name: OptionalRun = None, store: StoreFolder = DEFAULT_STORE, as_json: AsJson = False) -> None:
-    """Show the tables of a run: each round, by split and tier.
+    """Show the tables of a run, or of a sweep.
 
-    Of a run that is under way it shows what there is.
+    Each round by split and tier, or each seed. Of what is under way it shows what there is.
     """
     from cohyde.terminal import print_json
 
+    if (swept := find_sweep(run_name, store)) is not None:
+        sweep_report(swept, as_json)
+        return
     job = job_of(run_name, store)
     if as_json:
         found = report_of(job)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from cohyde.dag.state import StageState
     from cohyde.dag.store import Store
     from cohyde.evaluation.report import Report
+    from cohyde.evaluation.results import MetricRow
     from cohyde.live import Live
     from stages.pipeline import Surroundings
 
@@ -118,12 +119,13 @@ def job_of(run_name: str | None, store: Path) -> Job:
     )
 
 
-def fetch_models(job: Job) -> None:
+def fetch_models(jobs: Iterable[Job]) -> None:
     """Models from the hub are fetched before anything is fingerprinted: their commit is their identity."""
     from cohyde.models.reference import is_cached, is_hub, resolve
     from cohyde.terminal import err
 
-    for reference in dict.fromkeys((job.settings.encoder.model, job.settings.rewriter.model)):
+    named = [model for job in jobs for model in (job.settings.encoder.model, job.settings.rewriter.model)]
+    for reference in dict.fromkeys(named):
         if is_hub(reference) and not is_cached(reference):
             err().print(f"fetching {reference} …")
             resolve(reference)
@@ -224,6 +226,12 @@ def print_states_json(job: Job, found: "Sequence[StageState]") -> None:
 def report_of(job: Job) -> "Report":
     """The report over whatever evaluations are done."""
     from cohyde.evaluation.report import build_report
+
+    return build_report(evaluations_of(job), job.settings.search.mode)
+
+
+def evaluations_of(job: Job) -> "dict[str, list[MetricRow]]":
+    """What the evaluations that are done have measured, by stage id, in order."""
     from stages.folders import METRICS
     from stages.report import read_metrics
 
@@ -233,7 +241,7 @@ def report_of(job: Job) -> "Report":
             path = job.store.usable(node.id, node.fingerprint, job.name)
             if (path / METRICS).is_file():
                 done[node.id] = read_metrics(path)
-    return build_report(done, job.settings.search.mode)
+    return done
 
 
 def print_report_of(job: Job) -> None:

@@ -35,7 +35,9 @@ Until = Annotated[
     str | None, typer.Option("--until", metavar="ID", help="This stage and what it needs, for example S3.1.")
 ]
 Run = Annotated[str, typer.Argument(metavar="RUN", help="Name of a run.")]
-OptionalRun = Annotated[str | None, typer.Argument(metavar="RUN", help="Name of a run.", show_default="the latest")]
+OptionalRun = Annotated[
+    str | None, typer.Argument(metavar="RUN", help="Name of a run or a sweep.", show_default="the latest")
+]
 Address = Annotated[
     str | None, typer.Option("--address", metavar="ADDR", help="A Ray cluster; without it a local Ray is started.")
 ]

@@ -52,7 +52,7 @@ def grid(name: str, seeds: Sequence[int], overrides: Sequence[str]) -> list[Poin
         raise UserError(f"that is a sweep of {count:,} runs", f"give at most {LARGEST:,} combinations of values")
     words = dict(zip(swept, _short_keys(list(swept)), strict=True))
     labels = {key: dict(zip(values, _labels(key, values), strict=True)) for key, values in swept.items()}
-    fixed = [f"{key}={values[0]}" for key, values in choices.items() if key not in swept]
+    common = fixed(overrides)
     points = []
     for chosen in itertools.product(*swept.values()):
         settings = dict(zip(swept, chosen, strict=True))
@@ -64,10 +64,15 @@ def grid(name: str, seeds: Sequence[int], overrides: Sequence[str]) -> list[Poin
                     name=_checked("-".join([name, *parts, f"s{seed}"])),
                     seed=seed,
                     settings=settings,
-                    overrides=(*fixed, *varied, f"{SEED_KEY}={seed}"),
+                    overrides=(*common, *varied, f"{SEED_KEY}={seed}"),
                 )
             )
     return points
+
+
+def fixed(overrides: Sequence[str]) -> list[str]:
+    """The settings that all runs share; raises as :func:`grid`."""
+    return [f"{key}={values[0]}" for key, values in _settings(overrides) if len(values) == 1]
 
 
 def parse_seeds(text: str) -> list[int]:

@@ -47,13 +47,16 @@ class Union:
 
         A stage of some runs is called by the first: ``lr1e-05-s0/S1a +1``.
         """
-        return {name: self._label(self.plan.nodes[name].id, runs) for name, runs in self.runs_of.items()}
+        return {name: self._label(name, runs) for name, runs in self.runs_of.items()}
 
-    def _label(self, stage_id: str, runs: Sequence[str]) -> str:
-        if len(runs) == len(self.plans) > 1:
-            return stage_id
+    def _label(self, name: str, runs: Sequence[str]) -> str:
+        stage_id = self.plan.nodes[name].id
         more = f" +{len(runs) - 1}" if len(runs) > 1 else ""
-        return f"{self.short(runs[0])}/{stage_id}{more}"
+        return stage_id if self.is_common(name) else f"{self.short(runs[0])}/{stage_id}{more}"
+
+    def is_common(self, name: str) -> bool:
+        """Whether the node is one of all runs, of which there are several."""
+        return len(self.runs_of[name]) == len(self.plans) > 1
 
     def short(self, run: str) -> str:
         """A run's name without the sweep's."""
@@ -135,6 +138,13 @@ def sweep_path(store: Store, name: str) -> Path:
 def sweep_names(store: Store) -> list[str]:
     """Names of all sweeps, sorted."""
     return sorted(path.stem for path in (store.root / "sweeps").glob("*.yaml"))
+
+
+def latest_sweep(store: Store) -> str | None:
+    """Name of the sweep that was started last, unless a run was started since."""
+    swept = sorted((store.root / "sweeps").glob("*.yaml"), key=lambda path: path.stat().st_mtime_ns)
+    runs = [path.stat().st_mtime_ns for path in store.runs.glob("*/run.yaml")]
+    return swept[-1].stem if swept and swept[-1].stat().st_mtime_ns >= max(runs, default=0) else None
 
 
 def check_sweep_name(store: Store, name: str) -> None:
