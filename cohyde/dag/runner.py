@@ -19,7 +19,7 @@ from cohyde.dag.leases import Watch, revoke
 from cohyde.dag.lint import package_of
 from cohyde.dag.manifest import git_revision
 from cohyde.dag.plan import Node, Plan, as_plan
-from cohyde.dag.session import session, undisturbed
+from cohyde.dag.session import session, set_environment, undisturbed
 from cohyde.dag.spec import Metrics, StageSpec
 from cohyde.dag.state import StageState, states
 from cohyde.dag.store import Store
@@ -78,6 +78,7 @@ def run(
     if todo:
         store.prepare()
         check_inputs(plan, todo, store, run_name)
+        set_environment(address)
         if address is None and not is_ray_here():
             check_resources(plan, todo, [local_machine(demands(plan, todo))])
         on_event(events.RayStarting(address=address, done=len(plan.nodes) - len(todo), todo=len(todo)))

@@ -44,10 +44,8 @@ def session(address: str | None) -> Iterator[Any]:
     Raises:
         UserError: nobody answers at the address, or it does not let us in.
     """
-    os.environ.update({key: value for key, value in QUIET.items() if key not in os.environ})
-    if address is None:
-        _authenticate_locally()
-    else:
+    set_environment(address)
+    if address is not None:
         check_address(address)
     import ray
 
@@ -89,11 +87,17 @@ def _open(ray: Any, address: str | None) -> None:
     ray._private.worker._worker_logs_enabled = False
 
 
-def _authenticate_locally() -> None:
-    """Keep Ray's token authentication on, with a token that lives as long as this process."""
-    os.environ.setdefault("RAY_AUTH_MODE", "token")
-    if os.environ["RAY_AUTH_MODE"] == "token" and "RAY_AUTH_TOKEN_PATH" not in os.environ:
-        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+def set_environment(address: str | None) -> None:
+    """What Ray reads when it is imported: whoever imports any of it calls this first.
+
+    A Ray that is started here keeps its token authentication, with a token that lives as long as this process.
+    """
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    if address is None:
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+        if os.environ["RAY_AUTH_MODE"] == "token" and "RAY_AUTH_TOKEN_PATH" not in os.environ:
+            os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
 
 # ---------------------------------------------------------------------------------------------------- addresses
