@@ -279,6 +279,10 @@ def queries(
         typer.Option("--eval-share", min=0, max=0.9, help="Held out.", show_default="0.15, or 0 where there are some"),
     ] = None,
     limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Requests at most.")] = None,
+    without: Annotated[
+        list[str] | None,
+        typer.Option("--without", metavar="FILTER", help="Leave a filter out: 'off topic', where the model is good."),
+    ] = None,
     attempts: Attempts = 3,
     seed: Seed = 42,
     concurrency: Concurrency = 8,
@@ -297,7 +301,13 @@ def queries(
 
     path = _writable(folder)
     config = QueriesConfig(
-        per_tool=per_tool, multi_share=multi_share, eval_share=eval_share, attempts=attempts, limit=limit, seed=seed
+        per_tool=per_tool,
+        multi_share=multi_share,
+        eval_share=eval_share,
+        attempts=attempts,
+        filters=_filters(without or []),
+        limit=limit,
+        seed=seed,
     )
     with Work("writing queries") as work:
         outcome = write_queries(path, _chat(model, endpoint, concurrency, api_key_env), config, progress=work)
@@ -360,6 +370,16 @@ def _writable(folder: str) -> Path:
     if folder == "sample":
         raise UserError("the embedded sample is not written to", "give a dataset folder of your own")
     return dataset_folder(folder)
+
+
+def _filters(without: list[str]) -> tuple[str, ...]:
+    from cohyde.data.drafts import FILTERS
+    from cohyde.errors import UserError
+
+    for name in without:
+        if name not in FILTERS:
+            raise UserError(f"--without: there is no filter {name!r}", f"filters are: {', '.join(FILTERS)}")
+    return tuple(name for name in FILTERS if name not in without)
 
 
 def _chat(model: str | None, endpoint: str | None, concurrency: int, api_key_env: str) -> "ChatConfig":

@@ -249,6 +249,7 @@ def test_a_place_that_cannot_be_written_to_is_named(cohyde: Call) -> None:
         (["validate", "gone"], "gone is not a folder"),
         (["vague", "sample"], "the embedded sample is not written to"),
         (["queries", "sample"], "the embedded sample is not written to"),
+        (["queries", "made", "--without", "taste"], "made is not a folder"),
         (["split", "sample", "--dev", "0", "--eval", "0.1", "--out", "made"], "has 155 eval queries already"),
     ],
 )
