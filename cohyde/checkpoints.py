@@ -35,6 +35,11 @@ class Checkpoints:
         self._last, self._seconds = time.monotonic(), 0.0
         self._failed = False
 
+    @classmethod
+    def of_training(cls, progress: Progress) -> "Checkpoints":
+        """Those of a stage's training, of which no stage has two."""
+        return cls(progress.checkpoints and progress.checkpoints / "training", progress)
+
     def after(self, step: int, write: Callable[[Path], None]) -> None:
         """Call after every step: saves a checkpoint where it is time for one, or where the work is asked to stop.
 

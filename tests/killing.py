@@ -94,10 +94,11 @@ class Work:
         return process.exitcode
 
     def live_through(self, fates: Sequence[Fate]) -> "Work":
-        """Attempts that meet their fates, and then one that comes to its end."""
+        """Attempts that meet their fates, if they don't come to their end before, and one that does."""
         for fate in fates:
-            expected = STOPPED if fate.stopped_at else -signal.SIGKILL
-            assert self.attempt(fate) in (expected, 0 if fate.killed_after else expected)
+            if (status := self.attempt(fate)) == 0:
+                return self
+            assert status == (STOPPED if fate.stopped_at else -signal.SIGKILL)
         assert self.attempt() == 0
         return self
 

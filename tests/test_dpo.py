@@ -12,7 +12,7 @@ from tiny_language_models import byte_tokenizer, save_llama
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cohyde.config import DpoConfig, LoraConfig
-from cohyde.errors import UserError
+from cohyde.errors import Interrupted, UserError
 from cohyde.progress import Silent
 from cohyde.rewriter.dpo import PreferencePair, encode_pairs, length_choice_correlation, train_dpo
 from cohyde.rewriter.rows import PromptRow, encode
@@ -116,7 +116,7 @@ def test_reference_computed_beforehand_or_in_the_loop_gives_the_same_losses(
     from cohyde.rewriter import dpo
 
     before = train_dpo(llama, PAIRS, FIVE_STEPS, "float32", 0, tmp_path / "before", Silent())
-    monkeypatch.setattr(dpo._Trainer, "precompute_reference", lambda self: None)
+    monkeypatch.setattr(dpo._Trainer, "precompute_reference", lambda self, progress: None)
     in_loop = train_dpo(llama, PAIRS, FIVE_STEPS, "float32", 0, tmp_path / "loop", Silent())
     assert losses(before) == pytest.approx(losses(in_loop), abs=1e-5)
 
@@ -130,6 +130,32 @@ def test_padded_and_packed_batches_give_the_same_losses(
     monkeypatch.setattr(dpo, "pack_batches", lambda model: False)
     padded = train_dpo(llama, PAIRS, FIVE_STEPS, "float32", 0, tmp_path / "padded", Silent())
     assert losses(packed) == pytest.approx(losses(padded), abs=1e-4)
+
+
+class Stopping(Silent):
+    """A progress that asks to stop after a step."""
+
+    def __init__(self, checkpoints: Path, stop_after: tuple[float, str] | None = None) -> None:
+        self.checkpoints, self.stop_after = checkpoints, stop_after
+
+    def update(self, done: float, total: float, what: str = "") -> None:
+        self.stopping = (done, what) == self.stop_after
+
+
+def test_resumed_losses_are_those_of_a_training_that_went_through(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cohyde.rewriter import dpo
+
+    config = replace(CONFIG, lora=replace(CONFIG.lora, dropout=0.2))
+    through = train_dpo(llama, PAIRS, config, "float32", 3, tmp_path / "through", Silent())
+    for stop_after in ((6, "pairs read by the reference"), (2, "steps"), (3, "steps")):
+        with pytest.raises(Interrupted):
+            train_dpo(llama, PAIRS, config, "float32", 3, tmp_path / "out", Stopping(tmp_path / "kept", stop_after))
+    monkeypatch.setattr(dpo._Trainer, "compute_ref_log_probs", lambda *a: pytest.fail("the reference was asked again"))
+    resumed = train_dpo(llama, PAIRS, config, "float32", 3, tmp_path / "out", Stopping(tmp_path / "kept"))
+    assert resumed == through
+    assert weights_hash(tmp_path / "out") == weights_hash(tmp_path / "through")
 
 
 def test_pairs_are_tokenised_as_fine_tuning_tokenises_them() -> None:

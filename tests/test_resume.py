@@ -1,5 +1,6 @@
 """Killed at any step and started again, long work leaves the bytes of work that nobody touched."""
 
+import random
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -8,9 +9,10 @@ from typing import Any
 import pytest
 from killing import Fate, Job, Work
 from test_encoder_train import CONFIG, DEV, PAIRS, TOOLS
+from tiny_language_models import save_llama
 
 from cohyde.catalog import Query
-from cohyde.config import RewriterConfig, SamplingConfig
+from cohyde.config import DpoConfig, LoraConfig, RewriterConfig, SamplingConfig
 from cohyde.io import write_jsonl
 from cohyde.models.reference import resolve
 from cohyde.progress import Progress
@@ -50,12 +52,50 @@ def description(out: Path, progress: Progress) -> Any:
     return metrics
 
 
+def fine_tuning(out: Path, progress: Progress) -> Any:
+    """Six steps in two epochs of 4, 4 and 2 rows, dropout and all; every other one is scored, the second best."""
+    from cohyde.rewriter.rows import TextRow
+    from cohyde.rewriter.sft import SftRecipe, train_sft
+
+    def score(model: Any, tokenizer: Any) -> float:
+        import torch
+
+        ids = torch.tensor([tokenizer("weather by city")["input_ids"]])
+        return float(model(input_ids=ids, labels=ids).loss) + float(torch.rand(1)) / 1000
+
+    lora = LoraConfig(rank=4, alpha=8, dropout=0.1)
+    batches = {"batch_size": 4, "micro_batch_size": 2, "max_length": 64, "epochs": 2}
+    recipe = SftRecipe(lora=lora, lr=1e-2, warmup_steps=2, eval_every=2, **batches)
+    rows = [TextRow(f"Weather API {'x' * (number % 4)}{number}: forecast") for number in range(10)]
+    return asdict(train_sft(save_llama(out.parent / "llama"), rows, recipe, 3, out / "rewriter", progress, score))
+
+
+def alignment(out: Path, progress: Progress) -> Any:
+    """Two shards of the reference's log-probabilities, then six steps in two epochs of 16, 16 and 8 pairs."""
+    from cohyde.rewriter.dpo import PreferencePair, train_dpo
+
+    pairs = [
+        PreferencePair(str(n), f"find {n}", f"weather {'by city ' * (n % 3)}", f"news of the day {n}", 0.5)
+        for n in range(40)
+    ]
+    config = DpoConfig(
+        lora=LoraConfig(rank=4, alpha=8, dropout=0.1),
+        lr=1e-2,
+        batch_size=16,
+        micro_batch_size=8,
+        max_length=64,
+        epochs=2,
+        gradient_checkpointing=False,
+    )
+    return asdict(train_dpo(save_llama(out.parent / "llama"), pairs, config, "float32", 3, out / "rewriter", progress))
+
+
 @pytest.fixture(scope="module")
 def untouched(
     tmp_path_factory: pytest.TempPathFactory, tiny_encoder_path: Path, tiny_rewriter_path: Path
 ) -> dict[Job, dict[str, str]]:
     """What each job leaves when nobody touches it."""
-    jobs = (encoder, encoder_without_dev, description)
+    jobs = (encoder, encoder_without_dev, description, fine_tuning, alignment)
     return {job: Work(job, tmp_path_factory.mktemp(job.__name__)).live_through([]).left() for job in jobs}
 
 
@@ -64,6 +104,8 @@ def untouched(
     [
         (encoder, [*killed(1, 5, 2), Fate(stopped_at=3), *killed(1)]),
         (encoder_without_dev, killed(8)),
+        (fine_tuning, [*killed(1, 3, 2), Fate(stopped_at=2), *killed(1)]),  # in the middle of epochs and at their ends
+        (alignment, [*killed(1, 3), Fate(stopped_at=1), *killed(4)]),  # in the reference's pass, and after it
         (description, [*killed(2, 5), Fate(stopped_at=3)]),  # each batch is told of, and each shard of two
     ],
 )
@@ -95,3 +137,23 @@ def test_from_a_damaged_checkpoint_nothing_is_taken(
     assert work.log().count("warning: the checkpoint of step") == damaged
     assert ("going on from the checkpoint of step 6" in work.log()) == (step == 6)
     assert work.left() == untouched[encoder]
+
+
+def random_fates(seed: int, count: int) -> list[Fate]:
+    """Kills at any moment, of imports, loading and saving too, and at steps, and stops."""
+    draw = random.Random(seed)
+    kinds = [
+        lambda: Fate(killed_after=draw.uniform(0.05, 6)),
+        lambda: Fate(killed_at=draw.randint(1, 4)),
+        lambda: Fate(stopped_at=draw.randint(1, 3)),
+    ]
+    return [draw.choice(kinds)() for _ in range(count)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("job", [encoder, encoder_without_dev, description, fine_tuning, alignment])
+@pytest.mark.parametrize("seed", range(4))
+def test_killed_at_random_moments_work_leaves_the_same_bytes(
+    untouched: dict[Job, dict[str, str]], tmp_path: Path, job: Job, seed: int
+) -> None:
+    assert Work(job, tmp_path).live_through(random_fates(seed, 5)).left() == untouched[job]

@@ -12,7 +12,7 @@ from tiny_language_models import byte_tokenizer, save_llama
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cohyde.config import LoraConfig
-from cohyde.errors import UserError
+from cohyde.errors import DivergedError, Interrupted, UserError
 from cohyde.progress import Silent
 from cohyde.rewriter.packing import pack, pack_batches
 from cohyde.rewriter.prompts import encode_prompt
@@ -216,6 +216,49 @@ def test_best_adapter_is_kept_and_its_step_recorded(llama: Path, tmp_path: Path)
     plain = train_sft(llama, TEXTS, recipe, 3, tmp_path / "plain", Silent())
     assert losses(selected) == losses(plain)
     assert weights_hash(tmp_path / "selected") != weights_hash(tmp_path / "plain")
+
+
+class Stopping(Silent):
+    """A progress that asks to stop after a step."""
+
+    def __init__(self, checkpoints: Path, stop_after: int = 0) -> None:
+        self.checkpoints, self.checkpoint_seconds, self.stop_after = checkpoints, 0.0, stop_after
+
+    def update(self, done: float, total: float, what: str = "") -> None:
+        self.stopping = done == self.stop_after
+
+
+@pytest.mark.parametrize("stop_after", [1, 2, 4])
+def test_resumed_losses_are_those_of_a_training_that_went_through(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_after: int
+) -> None:
+    from cohyde.rewriter import sft
+
+    through = train_sft(llama, TEXTS, RECIPE, 3, tmp_path / "through", Silent())  # 2 epochs of 4 and 2 rows
+    with pytest.raises(Interrupted, match=f"after step {stop_after}"):
+        train_sft(llama, TEXTS, RECIPE, 3, tmp_path / "out", Stopping(tmp_path / "kept", stop_after))
+    assert not (tmp_path / "out").exists()
+    passes = []
+    compute_loss = sft._Trainer.compute_loss
+    monkeypatch.setattr(sft._Trainer, "compute_loss", lambda *a, **k: passes.append(1) or compute_loss(*a, **k))
+    resumed = train_sft(llama, TEXTS, RECIPE, 3, tmp_path / "out", Stopping(tmp_path / "kept"))
+    assert resumed == through
+    assert weights_hash(tmp_path / "out") == weights_hash(tmp_path / "through")
+    assert len(passes) == sum([2, 1, 2, 1][stop_after:])  # micro-batches of 2 in the steps that were left
+
+
+def test_after_a_resume_too_the_last_good_adapter_is_left_by_a_training_that_fails(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cohyde.rewriter import sft
+
+    with pytest.raises(Interrupted):
+        train_sft(llama, TEXTS, RECIPE, 3, tmp_path / "out", Stopping(tmp_path / "kept", 3))
+    compute_loss = sft._Trainer.compute_loss
+    monkeypatch.setattr(sft._Trainer, "compute_loss", lambda *a, **k: compute_loss(*a, **k) * math.nan)
+    with pytest.raises(DivergedError, match="at step 4 of 4; the adapter of step 2 is kept"):
+        train_sft(llama, TEXTS, RECIPE, 3, tmp_path / "out", Stopping(tmp_path / "kept"))
+    assert (tmp_path / "last-good-adapter" / "adapter_model.safetensors").is_file()
 
 
 def test_rows_without_room_are_dropped_and_counted(llama: Path, tmp_path: Path) -> None:

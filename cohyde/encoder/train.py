@@ -30,8 +30,6 @@ __all__ = ["DevSet", "Pair", "TrainingResult", "dev_ndcg", "train_encoder"]
 
 DEV_METRIC = "dev_ndcg@5"
 DEV_CUTOFF = 5
-CHECKPOINTS = "training"
-"""The folder of a training's checkpoints below those of its stage."""
 BEST = "best"
 """The folder in a checkpoint with the best model so far."""
 CHUNK_TEXTS = 64  # texts of similar length a forward pass: less padding than a whole batch, and enough work for a GPU
@@ -137,7 +135,7 @@ def train_encoder(
 
 def _fit(run: "_Run", best: "_Best", progress: Progress) -> list[dict[str, float]]:
     """The loop: a row of the history for every step, an evaluation every ``eval_every`` steps and at the end."""
-    checkpoints = Checkpoints(progress.checkpoints and progress.checkpoints / CHECKPOINTS, progress)
+    checkpoints = Checkpoints.of_training(progress)
     history: list[dict[str, float]] = []
 
     def write(folder: Path) -> None:

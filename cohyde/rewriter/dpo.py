@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from trl.trainer.dpo_config import DPOConfig as TrlDpoConfig
 from trl.trainer.dpo_trainer import DataCollatorForPreference, DPOTrainer
 
 from cohyde.config import DpoConfig
+from cohyde.io import canonical_json, sha256_text
 from cohyde.progress import Progress
 from cohyde.rewriter.lora import peft_config
 from cohyde.rewriter.merge import merge_adapter
 from cohyde.rewriter.packing import pack_batches
+from cohyde.rewriter.recording import Recorder
 from cohyde.rewriter.rows import Encoded, PromptRow, check_dropped, encode, set_padding
 from cohyde.rewriter.training import (
-    Recorder,
     Schedule,
     SortedBatches,
     TrainerHabits,
@@ -34,9 +34,12 @@ from cohyde.rewriter.training import (
     trainer_arguments,
     training_metrics,
 )
+from cohyde.shards import Row, in_shards
 
 REFERENCE_BATCH = 8
 """Pairs a forward pass when the reference's log-probabilities are computed beforehand; no gradients are held."""
+REFERENCE_SHARD = 4 * REFERENCE_BATCH
+"""Pairs after which the reference's log-probabilities are kept, in case of a kill."""
 
 
 @dataclass(frozen=True)
@@ -78,20 +81,25 @@ class _Trainer(TrainerHabits, DPOTrainer):
     def _prepare_dataset(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
         return dataset
 
-    def precompute_reference(self) -> None:
+    def precompute_reference(self, progress: Progress) -> None:
         """One pass of the reference over all pairs now, in memory, instead of one in every epoch."""
         dataset: Any = self.train_dataset
         rows = list(dataset)
-        chosen: list[torch.Tensor] = []
-        rejected: list[torch.Tensor] = []
-        for start in range(0, len(rows), REFERENCE_BATCH):
-            batch = self._prepare_inputs(self.data_collator(rows[start : start + REFERENCE_BATCH]))
-            better, worse = self.compute_ref_log_probs(self.model, batch)  # type: ignore[no-untyped-call]
-            chosen.append(better.float().cpu())
-            rejected.append(worse.float().cpu())
-        dataset = dataset.add_column("ref_chosen_logps", torch.cat(chosen).numpy())
-        self.train_dataset = dataset.add_column("ref_rejected_logps", torch.cat(rejected).numpy())
+        key = sha256_text(canonical_json(rows))
+        done = in_shards(rows, REFERENCE_SHARD, self._reference_of, key, progress, "pairs read by the reference")
+        for ours, theirs in (("chosen", "ref_chosen_logps"), ("rejected", "ref_rejected_logps")):
+            dataset = dataset.add_column(theirs, np.array([row[ours] for row in done], dtype=np.float32))
+        self.train_dataset = dataset
         self.precompute_ref_logps = True
+
+    def _reference_of(self, rows: Sequence[Any], progress: Progress) -> list[Row]:
+        found: list[Row] = []
+        for start in range(0, len(rows), REFERENCE_BATCH):
+            batch = self._prepare_inputs(self.data_collator(list(rows[start : start + REFERENCE_BATCH])))
+            chosen, rejected = self.compute_ref_log_probs(self.model, batch)  # type: ignore[no-untyped-call]
+            pairs = zip(chosen.float().tolist(), rejected.float().tolist(), strict=True)
+            found += [{"chosen": better, "rejected": worse} for better, worse in pairs]
+        return found
 
 
 def train_dpo(
@@ -112,12 +120,13 @@ def train_dpo(
         precision: ``float32`` or ``bf16`` arithmetic; the adapter is float32.
         seed: of the adapter's start, the dropout and the order of the pairs.
         out: folder of the merged model.
-        progress: is told every step.
+        progress: is told every step, and asked where checkpoints lie and whether to stop.
 
     Raises:
         ValueError: there are no pairs.
         UserError: too many prompts fill ``max_length``; a LoRA target does not fit the model.
         RuntimeError: the loss is not a number (names the step); merging failed.
+        Interrupted: ``progress`` asked to stop; what a later attempt goes on from is saved.
     """
     if not pairs:
         raise ValueError("no preference pairs to train on")
@@ -125,7 +134,7 @@ def train_dpo(
     kept = encode_pairs(tokenizer, pairs, config.max_length)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as scratch:
-        trainer, schedule = _trainer(model, tokenizer, kept, config, precision, seed, Path(scratch))
+        trainer, schedule = _trainer(model, tokenizer, kept, config, precision, seed, Path(scratch), progress)
         recorder = Recorder(progress, tokenizer, schedule.steps)
         run_training(trainer, recorder, Path(scratch) / "adapter", left=out.parent / "last-good-adapter")
         del model, trainer
@@ -168,6 +177,7 @@ def _trainer(
     precision: str,
     seed: int,
     scratch: Path,
+    progress: Progress,
 ) -> tuple[_Trainer, Schedule]:
     from datasets import Dataset
 
@@ -194,7 +204,7 @@ def _trainer(
     pack_batches(base_model(trainer))
     # In bf16 a log-probability depends on the batch it was computed in: there the reference shares the policy's batch.
     if precision == "float32" and schedule.steps * config.batch_size >= len(pairs):
-        trainer.precompute_reference()
+        trainer.precompute_reference(progress)
     return trainer, schedule
 
 

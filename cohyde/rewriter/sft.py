@@ -14,11 +14,10 @@ from cohyde.progress import Progress
 from cohyde.rewriter.lora import peft_config
 from cohyde.rewriter.merge import merge_adapter
 from cohyde.rewriter.packing import pack_batches
+from cohyde.rewriter.recording import Recorder, Select
 from cohyde.rewriter.rows import Encoded, PromptRow, TextRow, check_dropped, encode, set_padding
 from cohyde.rewriter.training import (
-    Recorder,
     Schedule,
-    Select,
     SortedBatches,
     TrainerHabits,
     TrainingResult,
@@ -88,13 +87,14 @@ def train_sft(
         recipe: the settings.
         seed: of the adapter's start, the dropout and the order of the rows.
         out: folder of the merged model.
-        progress: is told every step.
+        progress: is told every step, and asked where checkpoints lie and whether to stop.
         select: scores the model every ``recipe.eval_every`` steps; the best adapter is kept. None keeps the last.
 
     Raises:
         ValueError: there are no rows.
         UserError: too many prompts fill ``max_length``; a LoRA target does not fit the model.
         RuntimeError: the loss is not a number (names the step); merging failed.
+        Interrupted: ``progress`` asked to stop; a checkpoint is saved.
     """
     if not rows:
         raise ValueError("no rows to train on")

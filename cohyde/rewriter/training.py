@@ -1,41 +1,22 @@
-"""What SFT and DPO have in common around TRL's trainers: arguments, batches, the log, the best adapter."""
+"""What SFT and DPO have in common around TRL's trainers: arguments, batches, and the way from start to adapter."""
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PrinterCallback, TrainerCallback
+from transformers import PrinterCallback
 
+from cohyde.checkpoints import Checkpoints
 from cohyde.errors import DivergedError
 from cohyde.progress import Progress
-
-Select = Callable[[Any, Any], float]
-"""Scores the model as it is now: ``(model, tokenizer) -> higher is better``."""
-
-LOGGED = {
-    "loss": "loss",
-    "learning_rate": "lr",
-    "grad_norm": "grad_norm",
-    "entropy": "entropy",
-    "mean_token_accuracy": "token_accuracy",
-    "logps/chosen": "logps_chosen",
-    "logps/rejected": "logps_rejected",
-    "rewards/accuracies": "reward_accuracy",
-    "rewards/margins": "reward_margin",
-    "rewards/chosen": "reward_chosen",
-    "rewards/rejected": "reward_rejected",
-}
-"""What the history keeps of the trainers' log, and under which name. No times: two runs have equal histories."""
+from cohyde.rewriter.recording import Keeper, Recorder, set_adapter
 
 FIRST_AND_LAST = ("logps_chosen", "logps_rejected", "reward_accuracy", "reward_margin")
 """What of DPO's history the manifest shows: chosen log-probabilities fall too, so accuracy alone says little."""
-
-GOOD_COPIES = 20
-"""How often in a training the adapter is set aside, in case the loss stops being a number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,9 +149,20 @@ class SortedBatches(torch.utils.data.Sampler[int]):
 
 
 class TrainerHabits:
-    """Mixed into TRL's trainers: our batches, and no message to anybody."""
+    """Mixed into TRL's trainers: our batches, steps that are behind a checkpoint, and no message to anybody."""
 
     sampler: SortedBatches
+    done: int = 0
+    """Optimiser steps that were done before the checkpoint that training goes on from."""
+    state: Any
+    args: Any
+
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Pass over what is done already, without a gradient: data and schedule advance as they did then."""
+        if self.state.global_step < self.done:
+            return torch.zeros((), device=self.args.device)
+        loss: torch.Tensor = super().training_step(*args, **kwargs)  # type: ignore[misc]
+        return loss
 
     def _get_train_sampler(self, train_dataset: Any = None) -> SortedBatches:
         return self.sampler
@@ -179,84 +171,19 @@ class TrainerHabits:
         """TRL reports every trainer's start to the hub; a training of ours tells nobody."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Copy:
-    """An adapter as it was after a step."""
-
-    step: int
-    adapter: dict[str, torch.Tensor]
-
-
-@dataclass
-class Recorder(TrainerCallback):
-    """Keeps the history, reports progress, stops at NaN and remembers the best adapter."""
-
-    progress: Progress
-    tokenizer: Any
-    steps: int
-    select: Select | None = None
-    eval_every: int | None = None
-    history: list[dict[str, float]] = field(default_factory=list)
-    best_step: int = 0
-    best_score: float = -math.inf
-    best_adapter: dict[str, torch.Tensor] | None = None
-    good: "Copy | None" = None
-    untried: "Copy | None" = None
-    """Set aside after an update, and good once the next loss is a number."""
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, model: Any = None, **kwargs: Any) -> None:
-        """One row a step; a loss or gradient that is not a number ends the training."""
-        if not logs or "loss" not in logs:
-            return
-        for name in ("loss", "grad_norm"):
-            if not math.isfinite(float(logs.get(name, 0.0))):
-                raise DivergedError(f"{name} is {logs[name]} at step {state.global_step} of {self.steps}")
-        row = {ours: float(logs[theirs]) for theirs, ours in LOGGED.items() if theirs in logs}
-        self.history.append({"step": state.global_step, **row})
-        self.progress.update(state.global_step, self.steps, "steps")
-        self.good = self.untried or self.good
-        if state.global_step % max(1, self.steps // GOOD_COPIES) == 0:
-            self.untried = Copy(step=state.global_step, adapter=_adapter_of(model))
-
-    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        """Score the model now and then, and at the end."""
-        due = state.global_step == self.steps or (self.eval_every and state.global_step % self.eval_every == 0)
-        if self.select is None or not due:
-            return
-        score = self._score(model)
-        self.history.append({"step": state.global_step, "score": score})
-        if score > self.best_score:
-            self.best_step, self.best_score = state.global_step, score
-            self.best_adapter = _adapter_of(model)
-
-    def _score(self, model: Any) -> float:
-        """The callback may sample: its draws must not change the training that goes on afterwards."""
-        assert self.select is not None
-        model.eval()
-        devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
-        with torch.random.fork_rng(devices=devices), torch.no_grad():
-            score = float(self.select(model, self.tokenizer))
-        model.train()
-        self.progress.log(f"score {score:.4f}")
-        return score
-
-
-def _adapter_of(model: Any) -> dict[str, torch.Tensor]:
-    """A copy of the adapter's weights."""
-    from peft import get_peft_model_state_dict
-
-    weights = get_peft_model_state_dict(model, save_embedding_layers=False)
-    return {name: weight.detach().cpu().clone() for name, weight in weights.items()}
-
-
 def run_training(trainer: Any, recorder: Recorder, adapter: Path, left: Path) -> None:
-    """Train, go back to the best adapter where one was selected, and save it.
+    """Train, from the newest checkpoint if there is one, go back to the best adapter where one was selected, save it.
 
     Raises:
         DivergedError: the loss is not a number; the last good adapter, if there was one, is saved in ``left``.
+        Interrupted: the recorder's progress asked to stop; a checkpoint is saved.
     """
+    checkpoints = Checkpoints.of_training(recorder.progress)
+    found = checkpoints.newest()
+    trainer.done = recorder.done = found[0] if found else 0
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(recorder)
+    trainer.add_callback(Keeper(recorder, checkpoints, found))
     try:
         trainer.train()
     except DivergedError as error:
@@ -270,9 +197,7 @@ def run_training(trainer: Any, recorder: Recorder, adapter: Path, left: Path) ->
 def _save_adapter(model: Any, weights: dict[str, torch.Tensor] | None, folder: Path) -> None:
     """Save these weights of the adapter, or those it has; none but the adapter's files are written."""
     if weights is not None:
-        from peft import set_peft_model_state_dict
-
-        set_peft_model_state_dict(model, weights)
+        set_adapter(model, weights)
     model.save_pretrained(folder, save_embedding_layers=False)
 
 
