@@ -18,6 +18,8 @@ FORMAT = 1
 """Raised when what a checkpoint holds is read in another way; one of another format is not gone on from."""
 RECORD = "checkpoint.json"
 """Written last: every other file with its size and SHA-256."""
+WRAPPED = "(os error "
+"""What safetensors says in an error of its own about one of the disk's, whether full, over quota or broken."""
 MOST_SHARE = 0.03
 """Of the time that may go into saving: where a state takes long to write, checkpoints come less often than is set."""
 
@@ -64,10 +66,10 @@ class Checkpoints:
         started = time.monotonic()
         try:
             self._put(self._folder, step, write)
-        except Exception as error:  # libraries wrap a full disk in errors of their own
-            known = as_user_error(error, self._folder)
-            if known is None and not isinstance(error, OSError):
+        except Exception as error:
+            if not isinstance(error, OSError) and WRAPPED not in str(error):
                 raise
+            known = as_user_error(error, self._folder)
             self._tell_failure(f"the state after step {step} was not saved: {known.message if known else error}")
         self._last = time.monotonic()
         self._seconds = self._last - started
@@ -94,6 +96,7 @@ class Checkpoints:
         try:
             write(scratch)
             write_json(scratch / RECORD, {"format": FORMAT, "step": step, "files": _files(scratch)})
+            scratch.chmod(0o755)
             flush_tree(scratch)
             if not target.exists():
                 os.rename(scratch, target)

@@ -2,6 +2,8 @@
 
 import errno
 import json
+import resource
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import torch
 from cohyde.checkpoints import Checkpoints
 from cohyde.errors import Interrupted
 from cohyde.progress import Silent
-from cohyde.training_state import read_state, write_state
+from cohyde.training_state import read_state, write_state, write_tensors
 
 
 class Told(Silent):
@@ -162,13 +164,23 @@ def full_disk(folder: Path) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def full_disk_in_other_words(folder: Path) -> None:
-    raise RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)")
+def no_room_for_tensors(folder: Path) -> None:
+    """The real thing, as safetensors tells of it."""
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
+    try:
+        write_tensors(folder / "weights.safetensors", {"weight": torch.zeros(1 << 16)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
 
 
-@pytest.mark.parametrize("failing", [full_disk, full_disk_in_other_words])
+@pytest.mark.parametrize(
+    ("failing", "words"), [(full_disk, "no space left"), (no_room_for_tensors, "File too large (os error 27)")]
+)
 def test_a_full_disk_is_warned_of_once_and_costs_neither_work_nor_older_checkpoints(
-    tmp_path: Path, failing: Callable[[Path], None]
+    tmp_path: Path, failing: Callable[[Path], None], words: str
 ) -> None:
     told = Told()
     checkpoints = Checkpoints(tmp_path, told)
@@ -177,7 +189,7 @@ def test_a_full_disk_is_warned_of_once_and_costs_neither_work_nor_older_checkpoi
         checkpoints.after(step, failing)
     assert names(tmp_path) == ["step-1"]
     assert len(told.warnings) == 1
-    assert "the state after step 2 was not saved" in told.warnings[0] and "no space left" in told.warnings[0]
+    assert "the state after step 2 was not saved" in told.warnings[0] and words in told.warnings[0]
     checkpoints.after(4, state(4))
     assert names(tmp_path) == ["step-1", "step-4"]
 

@@ -18,7 +18,7 @@ from cohyde.config import Config, DataConfig, EvaluationConfig, load_config
 from cohyde.dag.spec import StageSpec
 from cohyde.data.dataset import read_dataset, write_dataset
 from cohyde.encoder.model import embed, load_encoder
-from cohyde.errors import UserError
+from cohyde.errors import Interrupted, UserError
 from cohyde.evaluation.metrics import ALL, MEAN_OVER_TIERS
 from cohyde.evaluation.results import EVERY_QUERY, SAMPLE
 from cohyde.io import read_rows, write_jsonl
@@ -95,21 +95,21 @@ class Chain:
     def path(self, stage_id: str) -> Path:
         return self.done[stage_id].path
 
-    def again(self, stage_id: str, out: Path, *overrides: str, **instead: Path) -> Done:
+    def again(self, stage_id: str, out: Path, *overrides: str, told: "Told | None" = None, **instead: Path) -> Done:
         """Execute a stage of this pipeline, under other settings and with other inputs where they are given."""
         spec = spec_of(load_config("tiny", [*SMALL, *overrides]), stage_id)
         inputs = {name: self.done[source].path for name, source in spec.inputs.items()} | instead
-        return execute(spec, inputs, out)
+        return execute(spec, inputs, out, told)
 
 
 def spec_of(config: Config, stage_id: str) -> StageSpec:
     return next(spec for spec in pipeline(config) if spec.id == stage_id)
 
 
-def execute(spec: StageSpec, inputs: Mapping[str, Path], out: Path) -> Done:
+def execute(spec: StageSpec, inputs: Mapping[str, Path], out: Path, told: Told | None = None) -> Done:
     module, _, name = spec.entry.partition(":")
     out.mkdir(parents=True, exist_ok=True)
-    told = Told()
+    told = told or Told()
     metrics = getattr(importlib.import_module(module), name)(inputs, spec.config, out, told)
     return Done(spec=spec, path=out, metrics=metrics, told=told)
 
@@ -195,6 +195,32 @@ def test_a_stage_writes_the_same_bytes_another_time(chain: Chain, tmp_path: Path
     again = chain.again(stage_id, tmp_path)
     assert contents(again.path) == contents(chain.path(stage_id))
     assert again.metrics == chain[stage_id].metrics
+
+
+class Stopped(Told):
+    """Asks to stop at the first sign of work."""
+
+    def __init__(self, checkpoints: Path) -> None:
+        super().__init__()
+        self.checkpoints = checkpoints
+
+    def update(self, done: float, total: float, what: str = "") -> None:
+        super().update(done, total, what)
+        self.stopping = True
+
+
+@pytest.mark.parametrize("stage_id", ["S1a", "S1b", "S1c", "S2.1", "S3.1", "S4s.1", "S4p.1", "S4.1", "E.1"])
+def test_a_stage_that_was_stopped_goes_on_to_the_same_bytes(chain: Chain, tmp_path: Path, stage_id: str) -> None:
+    changes = ("instruction.enabled=true",) if stage_id == "S1c" else ()
+    through = chain.again(stage_id, tmp_path / "through", *changes) if changes else chain[stage_id]
+    with pytest.raises(Interrupted):
+        chain.again(stage_id, tmp_path / "stopped", *changes, told=Stopped(tmp_path / "kept"))
+    told = Told()
+    told.checkpoints = tmp_path / "kept"
+    again = chain.again(stage_id, tmp_path / "again", *changes, told=told)
+    assert list((tmp_path / "kept").glob("*/*"))
+    assert contents(again.path) == contents(through.path)
+    assert again.metrics == through.metrics
 
 
 # -------------------------------------------------------------------------------------------------------- data
