@@ -215,12 +215,12 @@ def planned(
     from cohyde.dag.runs import check_name
     from cohyde.dag.store import Store
     from cohyde.dag.sweep import Member, SweepRecord
-    from cohyde.grid import fixed, grid, parse_seeds
+    from cohyde.grid import first_of, grid, parse_seeds
     from stages.pipeline import Surroundings
 
     title = check_name(name or f"{Path(config).stem}-sweep")
     given = [*overrides, *([f"rounds={rounds}"] if rounds is not None else [])]
-    base = load_config(config, fixed(given))
+    base = load_config(config, first_of(given))
     points = grid(title, parse_seeds(seeds) if seeds is not None else [base.seeds.loop], given)
     at, found = Store(store), Surroundings()
     jobs = {
@@ -255,7 +255,7 @@ def _check_names(job: Sweep) -> None:
         UserError: the name is a run's, or a sweep of this name had other settings, or a run had.
     """
     from cohyde.dag.sweep import check_sweep_name, load_sweep, sweep_names
-    from cohyde.terminal import print_differences, print_warning
+    from cohyde.terminal import err, print_warning
 
     check_sweep_name(job.store, job.name)
     before = None
@@ -265,12 +265,14 @@ def _check_names(job: Sweep) -> None:
         except UserError as error:
             print_warning(error.message)
     if before is not None:
-        grown, other = _told(_changes(before.config, job.record.config, before.name))
+        grown, other = _changes(before.config, job.record.config, job.record.swept)
         old, new = ", ".join(before.swept), ", ".join(job.record.swept)
         other += [f"swept over: {old or 'seeds alone'} → {new or 'seeds alone'}"] if old != new else []
         _refuse(f"sweep {job.name}", other)
         was, now = ", ".join(map(str, before.seeds)), ", ".join(map(str, job.record.seeds))
-        print_differences(job.name, grown + ([f"seeds: {was} → {now}"] if was != now else []))
+        grown += [f"seeds: {was} → {now}"] if was != now else []
+        if grown:
+            err().print(f"{job.name} changes: {'; '.join(grown)}", style="yellow", markup=False, soft_wrap=True)
     _check_run_names(job, {member.name for member in before.members} if before else set())
 
 
@@ -280,24 +282,26 @@ def _check_run_names(job: Sweep, known: set[str]) -> None:
     from cohyde.dag.runs import load_run, run_names
 
     for name in set(run_names(job.store)) & set(job.jobs) - known:
-        _, other = _told(_changes(load_run(job.store, name).config, plain(job.jobs[name].settings), name))
+        _, other = _changes(load_run(job.store, name).config, plain(job.jobs[name].settings))
         _refuse(f"run {name}", other)
 
 
-def _changes(before: Mapping[str, Any], now: Mapping[str, Any], name: str) -> list[str]:
-    """Differences of settings; those that were added to cohyde since then have their defaults."""
+def _changes(
+    before: Mapping[str, Any], now: Mapping[str, Any], swept: Sequence[str] = ()
+) -> tuple[list[str], list[str]]:
+    """How settings differ, where they may under one name, and where they may not; ``swept`` are no difference.
+
+    Settings that were added to cohyde in between have their defaults.
+    """
     from cohyde.config import Config, build, plain
     from cohyde.dag.fingerprint import differences
 
     with suppress(UserError):  # of a setting that there is no more
-        before = plain(build(Config, [(name, before)]))
-    return differences(before, now)
-
-
-def _told(lines: Sequence[str]) -> tuple[list[str], list[str]]:
-    """What may change under one name, and what may not."""
-    free = [line for line in lines if line.partition(":")[0].partition(".")[0] in FREE]
-    return free, [line for line in lines if line not in free]
+        before, now = (plain(build(Config, [("", config)])) for config in (before, now))
+    lines = {line.partition(":")[0]: line for line in differences(before, now)}
+    kept = {key: line for key, line in lines.items() if not any(f"{key}.".startswith(f"{one}.") for one in swept)}
+    free = [line for key, line in kept.items() if key.partition(".")[0] in FREE]
+    return free, [line for line in kept.values() if line not in free]
 
 
 def _refuse(what: str, lines: Sequence[str]) -> None:

@@ -52,7 +52,7 @@ def grid(name: str, seeds: Sequence[int], overrides: Sequence[str]) -> list[Poin
         raise UserError(f"that is a sweep of {count:,} runs", f"give at most {LARGEST:,} combinations of values")
     words = dict(zip(swept, _short_keys(list(swept)), strict=True))
     labels = {key: dict(zip(values, _labels(key, values), strict=True)) for key, values in swept.items()}
-    common = fixed(overrides)
+    common = [f"{key}={values[0]}" for key, values in choices.items() if key not in swept]
     points = []
     for chosen in itertools.product(*swept.values()):
         settings = dict(zip(swept, chosen, strict=True))
@@ -70,9 +70,9 @@ def grid(name: str, seeds: Sequence[int], overrides: Sequence[str]) -> list[Poin
     return points
 
 
-def fixed(overrides: Sequence[str]) -> list[str]:
-    """The settings that all runs share; raises as :func:`grid`."""
-    return [f"{key}={values[0]}" for key, values in _settings(overrides) if len(values) == 1]
+def first_of(overrides: Sequence[str]) -> list[str]:
+    """Every setting with its first value; raises as :func:`grid`."""
+    return [f"{key}={values[0]}" for key, values in _settings(overrides)]
 
 
 def parse_seeds(text: str) -> list[int]:

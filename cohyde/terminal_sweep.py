@@ -183,10 +183,19 @@ def print_seed_table(console: Console, title: str, table: SeedTable) -> None:
     console.print(f"[bold]{escape(title)}[/bold]  NDCG@5 in %, searched with: {escape(table.search)}")
     console.print()
     console.print(seed_table(table))
+    console.print()
+    for note in _notes(table):
+        console.print(Text(note, style="dim"), soft_wrap=True)
+
+
+def _notes(table: SeedTable) -> list[str]:
     how = "selected by dev NDCG@5, the mean over seeds" if table.by_dev else "the last round: dev was not scored"
-    console.print(Text(f"\n* {how}", style="dim"), soft_wrap=True)
+    notes = [f"* {how}"]
+    if len(table.seeds) > 1 and table.selected in _common(table):
+        notes.append(f"{table.selected} is the same for every seed: it has no spread over seeds")
     if any(cell.interval_seeds or cell.interval_seeds_queries for cell in table.cells):
-        console.print(Text(f"95%: of the gain, paired bootstrap, {RESAMPLES:,} resamples", style="dim"))
+        notes.append(f"95%: of the gain, paired bootstrap, {RESAMPLES:,} resamples")
+    return notes
 
 
 def seed_table(table: SeedTable) -> Table:
@@ -211,20 +220,11 @@ def seed_table(table: SeedTable) -> Table:
 
 def _seed_lines(table: SeedTable) -> list[tuple[str, str, Mapping[Column, float | None]]]:
     """Seed, stage, values. The rounds before the seeds part are shown once."""
-    first, *others = table.seeds
-    stages = list(dict.fromkeys(stage for _, stage in table.lines))
-    parting = next(
-        (
-            at
-            for at, stage in enumerate(stages)
-            if any(table.lines[s, stage] != table.lines[first, stage] for s in others)
-        ),
-        len(stages) if others else 0,
-    )
-    own = stages[parting:]
+    common, first = _common(table), table.seeds[0]
+    own = [stage for stage in table.stages if stage not in common]
     if len(own) * len(table.seeds) > MOST_LINES:
         own = [stage for stage in own if stage == table.selected]
-    lines = [("all", stage, first) for stage in stages[:parting]]
+    lines = [("all", stage, first) for stage in common]
     lines += [(str(seed), stage, seed) for seed in table.seeds for stage in own][:MOST_LINES]
     found, previous = [], ""
     for label, stage, seed in lines:
@@ -232,6 +232,13 @@ def _seed_lines(table: SeedTable) -> list[tuple[str, str, Mapping[Column, float 
         found.append(("" if label == previous else label, mark, table.lines[seed, stage]))
         previous = label
     return found
+
+
+def _common(table: SeedTable) -> list[str]:
+    """The rounds before the seeds part: every seed has the same values there, as after a shared warm-up."""
+    first, *others = table.seeds
+    same = [all(table.lines[seed, stage] == table.lines[first, stage] for seed in others) for stage in table.stages]
+    return [stage for at, stage in enumerate(table.stages) if others and all(same[: at + 1])]
 
 
 def _summary(table: SeedTable) -> list[tuple[str, str, dict[Column, str]]]:

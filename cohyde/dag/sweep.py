@@ -99,7 +99,7 @@ class SweepRecord:
 
     name: str
     config: Mapping[str, Any]
-    """The resolved configuration that all runs depart from, as plain data."""
+    """The resolved configuration of the first run, as plain data; the others differ in what is swept over."""
     preset: str = ""
     """Name or file that the configuration was loaded from."""
     overrides: tuple[str, ...] = ()

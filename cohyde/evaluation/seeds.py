@@ -94,6 +94,11 @@ class SeedTable:
     baseline: State | None
     cells: tuple[Cell, ...]
 
+    @property
+    def stages(self) -> list[str]:
+        """Every evaluation of the trained pair, in order."""
+        return list(dict.fromkeys(stage for _, stage in self.lines))
+
     def to_json(self) -> dict[str, Any]:
         """As in the output of ``--json``."""
         rounds = [
