@@ -18,6 +18,7 @@ from command_line import Call, caller
 from rich.console import Console
 from test_dag_store import manifest
 
+from cohyde.cli_jobs import record
 from cohyde.cli_sweep import Sweep, find_sweep, planned
 from cohyde.config import plain
 from cohyde.dag.attempts import Attempt, Failure, Owner, new_attempt
@@ -48,8 +49,7 @@ class Made:
     def __init__(self, root: Path) -> None:
         self.store = Store(root)
         self.store.prepare()
-        job = planned("tiny", "1,2", 1, [], "t", root)
-        self.keep(job)
+        self.keep(planned("tiny", "1,2", 1, [], "t", root))
 
     def keep(self, job: Sweep) -> None:
         """Write the records, as ``cohyde sweep`` does."""
@@ -591,8 +591,8 @@ def test_a_sweep_for_real_of_which_one_seed_fails_and_is_resumed(
 
     output, errors = Command(tmp_path / "errors", *arguments, "runner.retries=0", *TINIER).end()
     assert "t: 14 of 19 stages are done already; 5 to run; starting a local Ray …" in errors.splitlines()
-    assert re.search(r"^2 +E\.1 ", output, re.MULTILINE)
     assert re.search(r"^sd ", output, re.MULTILINE)
+    assert "not in the table" not in errors
 
     output, errors = Command(tmp_path / "errors", *arguments, "runner.retries=0", "--json", *TINIER).end()
     content = json.loads(output)
