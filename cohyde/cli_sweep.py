@@ -2,10 +2,10 @@
 
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from cohyde.dag.state import State
     from cohyde.dag.store import Store
     from cohyde.dag.sweep import Member, SweepRecord, Union
-    from cohyde.evaluation.seeds import SeedTable
+    from cohyde.evaluation.seeds import ByQuery, SeedRun, SeedTable
 
 FREE = ("rounds", "resources", "runner")
 """Sections that may change under one name: they leave the stages that are there as they are."""
@@ -360,7 +360,9 @@ class Arm:
 def arms(job: Sweep) -> Iterator[Arm]:
     """The table over seeds of each combination of settings, over the runs whose evaluations are all done."""
     from cohyde.evaluation.seeds import build_seed_table
+    from stages.report import read_query_scores
 
+    read = cache(read_query_scores)  # seeds share the baseline's
     for settings, members in job.record.arms():
         whole = [member for member in members if _is_measured(job.jobs[member.name])]
         search = job.jobs[members[0].name].settings.search.mode
@@ -368,7 +370,7 @@ def arms(job: Sweep) -> Iterator[Arm]:
             settings=settings,
             runs=tuple(member.name for member in whole),
             left_out=tuple(member.name for member in members if member not in whole),
-            table=build_seed_table([_seed_run(job, member) for member in whole], search) if whole else None,
+            table=build_seed_table([_seed_run(job, member, read) for member in whole], search) if whole else None,
         )
 
 
@@ -395,14 +397,13 @@ def _is_measured(job: Job) -> bool:
     return all(job.store.exists(node.id, node.fingerprint) for node in nodes)
 
 
-def _seed_run(job: Sweep, member: "Member") -> Any:
-    from cohyde.evaluation.seeds import ByQuery, SeedRun
-    from stages.report import read_query_scores
+def _seed_run(job: Sweep, member: "Member", read: "Callable[[Path, str], ByQuery]") -> "SeedRun":
+    from cohyde.evaluation.seeds import SeedRun
 
     run = job.jobs[member.name]
 
-    def by_query(stage: str, search: str) -> ByQuery:
+    def by_query(stage: str, search: str) -> "ByQuery":
         node = run.seen.nodes[run.seen.named(stage)[0]]
-        return read_query_scores(run.store.usable(node.id, node.fingerprint, run.name), search)
+        return read(run.store.usable(node.id, node.fingerprint, run.name), search)
 
     return SeedRun(seed=member.seed, evaluations=evaluations_of(run), by_query=by_query)

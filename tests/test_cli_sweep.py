@@ -18,9 +18,11 @@ from command_line import Call, caller
 from rich.console import Console
 from test_dag_store import manifest
 
+import stages.pipeline
 from cohyde.cli_jobs import record
 from cohyde.cli_sweep import Sweep, find_sweep, planned
 from cohyde.config import plain
+from cohyde.dag import events
 from cohyde.dag.attempts import Attempt, Failure, Owner, new_attempt
 from cohyde.dag.runner import RunResult
 from cohyde.dag.runs import RunRecord, load_run, run_names, save_run
@@ -28,6 +30,7 @@ from cohyde.dag.state import states, states_by_name
 from cohyde.dag.store import Store
 from cohyde.dag.sweep import load_sweep, save_sweep
 from cohyde.io import read_rows, write_jsonl
+from cohyde.live import SweepLive
 from cohyde.terminal_sweep import sweep_table
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -203,6 +206,21 @@ except SystemExit:
     assert (len(rows), len({row["fingerprint"] for row in rows})) == (100 * 66, 5 + 100 * 61)
     assert seconds < 5
     assert megabytes < 500
+
+
+def test_data_and_models_are_looked_at_once_for_all_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+
+    def counted(function: Callable[[str], Any]) -> Callable[[str], Any]:
+        return lambda name: (looked.append(name), function(name))[1]
+
+    for name in ("dataset_checksum", "identity", "load_prompt"):
+        monkeypatch.setattr(f"stages.pipeline.{name}", counted(getattr(stages.pipeline, name)))
+    job = planned("tiny", "1,2,3", 2, ["dpo.beta=0.1,0.2"], "t", tmp_path)
+    assert len(job.union.plans) == 6
+    assert looked.count("sample") == looked.count("tiny:bert") == looked.count("tiny:qwen3_5") == 1
+    assert sorted(set(looked)) == ["hyde", "sample", "tiny:bert", "tiny:qwen3_5"]
+    assert len(looked) == 4
 
 
 @pytest.mark.parametrize(
@@ -476,6 +494,32 @@ def test_each_combination_of_settings_has_a_table(cohyde: Call, tmp_path: Path) 
 
 
 # -------------------------------------------------------------------------------------------------------------- run
+
+
+def test_what_is_told_names_runs_and_counts_what_is_blocked(
+    made: Made, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    of = {label: {"id": label.rpartition("/")[2], "name": made.name(label)} for label in ("S1b", "s2/S2.1", "s2/E.1")}
+    failure = made.fail("s2/S2.1", "ValueError: x")
+    with SweepLive(made.job.union, made.job.kinds) as live:
+        live(events.RayStarting(address=None, done=1, todo=18))
+        live(events.Started(**of["S1b"], attempt=1, host="here", pid=1))
+        live(events.Finished(**of["S1b"], seconds=8.25, metrics={}))
+        live(events.Failed(**of["s2/S2.1"], failure=failure, retrying=False))
+        for _ in range(5):
+            live(events.Blocked(**of["s2/E.1"], by="S2.1"))
+        live(events.Warned(**of["s2/E.1"], message="mind the gap"))
+        live(events.Blocked(**of["s2/E.1"], by="S1b"))
+    assert lines_of(capfd.readouterr().err) == [
+        "t: 1 of 19 stages are done already; 18 to run; starting a local Ray …",
+        "· S1b rewriter warm-up started",
+        "✓ 2/19 S1b rewriter warm-up 8.2 s",
+        "✗ s2/S2.1 failed: ValueError: x",
+        "– 5 stages are blocked by S2.1",
+        "! s2/E.1 mind the gap",
+        "– 1 stage is blocked by S1b",
+    ]
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, outcome: Callable[..., RunResult] | BaseException) -> list[Any]:

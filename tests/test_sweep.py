@@ -2,14 +2,16 @@
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from trivial_stages.basic import Numbers
 
 from cohyde.config import RunnerConfig
-from cohyde.dag import events
-from cohyde.dag.attempts import latest_attempt
+from cohyde.dag import events, worker
+from cohyde.dag.attempts import latest_attempt, new_attempt
+from cohyde.dag.leases import take
 from cohyde.dag.plan import Plan, make_plan
 from cohyde.dag.runner import run
 from cohyde.dag.runs import RunRecord, load_run, save_run
@@ -144,6 +146,27 @@ def test_a_damaged_input_is_told_with_the_run_to_mend_it_in(tmp_path: Path) -> N
     with pytest.raises(UserError, match=r"number\.txt: has 6 bytes") as refused:
         run(union.plan, store, run_name="x")
     assert "cohyde rerun x-s0 tuned" in refused.value.remedy
+
+
+def test_the_rate_is_counted_by_the_workers_own_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, clock = Store(tmp_path), [100.0]
+    monkeypatch.setattr(worker, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    attempt, lease = new_attempt(store, "a-0"), take(store.lease("a", "0"), 0, "x-s0", "here")
+    assert lease is not None
+    reporter = worker.Reporter(attempt, lease, tmp_path, 300)
+
+    def after(at: float, done: float, total: float, what: str) -> tuple[float, float]:
+        clock[0] = at
+        reporter.update(done, total, what)
+        reporter._write()
+        told = attempt.progress()
+        return told["done"] - told["first"], told["seconds"]
+
+    assert after(100, 40, 120, "steps") == (0, 0)  # goes on from a checkpoint
+    assert after(108, 60, 120, "steps") == (20, 8)
+    assert after(110, 5, 30, "texts") == (0, 0)  # something else is counted
+    assert after(112, 9, 30, "texts") == (4, 2)
+    assert after(113, 0, 30, "texts") == (0, 0)  # the same from the beginning
 
 
 # -------------------------------------------------------------------------------------------------------- records
