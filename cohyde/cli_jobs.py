@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from cohyde.cli_options import run_command
-from cohyde.errors import UserError
+from cohyde.errors import ClusterLostError, UserError
 
 if TYPE_CHECKING:
     from cohyde.config import Config
@@ -201,7 +201,7 @@ def run_live(live: "Live", part: "Plan", job: Job, address: str | None, resume: 
     """Run what is missing of a plan, shown as it goes, with the runner's settings of a job.
 
     Raises:
-        typer.Exit: interrupted; how to resume has been said.
+        typer.Exit: interrupted, or Ray has ended under it; how to resume has been said.
     """
     from cohyde.dag.runner import run
     from cohyde.terminal import print_interrupted
@@ -213,6 +213,9 @@ def run_live(live: "Live", part: "Plan", job: Job, address: str | None, resume: 
     except KeyboardInterrupt:
         print_interrupted(live.run, resume)
         raise typer.Exit(130) from None
+    except ClusterLostError as lost:
+        print_interrupted(live.run, resume, why=str(lost))
+        raise typer.Exit(1) from None
     return result
 
 

@@ -21,5 +21,9 @@ class DivergedError(RuntimeError):
     """
 
 
+class ClusterLostError(RuntimeError):
+    """The Ray that a run was connected to has ended. What is finished stays, and another Ray goes on from there."""
+
+
 class Interrupted(RuntimeError):
     """A stage stopped because it was asked to, after it had saved what a later attempt goes on from: no failure."""

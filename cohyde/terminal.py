@@ -412,8 +412,8 @@ def print_failures_of(failures: Sequence["Failure"], blocked: Sequence[str], res
     console.print(Text("  resume:  ") + Text(resume, style="bold"), soft_wrap=True)
 
 
-def print_interrupted(run: str, resume: str) -> None:
-    """What Ctrl-C leaves, and how to go on."""
+def print_interrupted(run: str, resume: str, why: str = "interrupted") -> None:
+    """What Ctrl-C, or the loss of the cluster, leaves, and how to go on."""
     console = err()
-    console.print(Text(f"{run}: interrupted; what is finished stays", style="yellow"), soft_wrap=True)
+    console.print(Text(f"{run}: {why}; what is finished stays", style="yellow"), soft_wrap=True)
     console.print(Text("  resume:  ") + Text(resume, style="bold"), soft_wrap=True)

@@ -18,10 +18,11 @@ from trivial_stages.basic import Numbers
 
 from cohyde.config import ResourcesConfig, RunnerConfig
 from cohyde.dag import events
+from cohyde.dag.environment import worker_environment
 from cohyde.dag.leases import newest, take
 from cohyde.dag.plan import make_plan
 from cohyde.dag.processes import birth_of, is_alive
-from cohyde.dag.runner import RunResult, run, worker_environment
+from cohyde.dag.runner import RunResult, run
 from cohyde.dag.session import ANSWER_SECONDS, JOIN_SECONDS, QUIET, check_address, interruptible
 from cohyde.dag.spec import StageSpec
 from cohyde.dag.state import states

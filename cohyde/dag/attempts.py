@@ -48,12 +48,16 @@ class Owner:
     pid: int
     birth: str | None
     started: str
+    machine: str = ""
+    """Ray's id of the machine."""
 
     @classmethod
-    def this_process(cls, run: str) -> "Owner":
+    def this_process(cls, run: str, machine: str = "") -> "Owner":
         """The caller."""
         started = datetime.now().astimezone().isoformat(timespec="seconds")
-        return cls(run=run, host=socket.gethostname(), pid=os.getpid(), birth=birth_of(os.getpid()), started=started)
+        pid = os.getpid()
+        host, birth = socket.gethostname(), birth_of(pid)
+        return cls(run=run, host=host, pid=pid, birth=birth, started=started, machine=machine)
 
 
 @dataclass(frozen=True)

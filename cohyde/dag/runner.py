@@ -1,9 +1,6 @@
 """Run what is missing of a plan: every stage as a Ray task, as soon as its inputs are in the store."""
 
-import functools
 import heapq
-import importlib.util
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,19 +11,23 @@ import cohyde
 from cohyde.config import RunnerConfig
 from cohyde.dag import events
 from cohyde.dag.attempts import Attempt, Failure, new_attempt
-from cohyde.dag.capacity import check_resources, demand, demands, fits, is_ray_here, local_machine
+from cohyde.dag.capacity import check_resources, demand, demands, describe, fits, is_ray_here, local_machine
+from cohyde.dag.environment import worker_environment
 from cohyde.dag.leases import Watch, revoke
-from cohyde.dag.lint import package_of
 from cohyde.dag.manifest import git_revision
 from cohyde.dag.plan import Node, Plan, as_plan
+from cohyde.dag.pulse import Pulse
 from cohyde.dag.session import session, set_environment, undisturbed
 from cohyde.dag.spec import Metrics, StageSpec
 from cohyde.dag.state import StageState, states
 from cohyde.dag.store import Store
-from cohyde.dag.worker import Outcome, Task, execute, threads
-from cohyde.errors import UserError
+from cohyde.dag.worker import Outcome, Task, execute
+from cohyde.errors import ClusterLostError
 
 POLL_SECONDS = 0.25
+MACHINES_SECONDS = 5.0
+LOSSES = 5
+"""Machines that may be lost under a stage without a part in its retries."""
 USUAL = RunnerConfig()
 
 
@@ -68,6 +69,7 @@ def run(
 
     Raises:
         UserError: the pipeline, the store, the inputs or the cluster are not fit to start with.
+        ClusterLostError: Ray has ended under it.
         KeyboardInterrupt: Ctrl-C or SIGTERM. Everything that was started is ended; what is finished stays.
     """
     plan = as_plan(specs)
@@ -83,10 +85,15 @@ def run(
             check_resources(plan, todo, [local_machine(demands(plan, todo))])
         on_event(events.RayStarting(address=address, done=len(plan.nodes) - len(todo), todo=len(todo)))
         with session(address) as ray:
-            check_resources(plan, todo, [node["Resources"] for node in ray.nodes() if node["Alive"]])
-            failures = Execution(ray, plan, todo, store, run_name, how, on_event).run()
+            check_resources(plan, todo, machines(ray))
+            failures = Execution(ray, Pulse(ray, address), plan, todo, store, run_name, how, on_event).run()
     final = states(plan, store, failures, run_name)
     return RunResult(states=tuple(final), failures=tuple(failures.values()))
+
+
+def machines(ray: Any) -> list[Mapping[str, float]]:
+    """What each machine of the cluster has, busy or not."""
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
 def check_inputs(plan: Plan, todo: Sequence[Node], store: Store, run_name: str) -> None:
@@ -110,6 +117,8 @@ class Flight:
     attempt: Attempt
     asked: dict[str, float]
     started: bool = False
+    machine: str = ""
+    """Ray's id of it, once a worker has begun."""
     progress: tuple[float, float, str] | None = None
     warnings: int = 0
 
@@ -120,6 +129,7 @@ class Execution:
     def __init__(
         self,
         ray: Any,
+        pulse: Pulse,
         plan: Plan,
         todo: Sequence[Node],
         store: Store,
@@ -128,13 +138,13 @@ class Execution:
         on_event: events.OnEvent,
     ) -> None:
         """Nothing is submitted yet."""
-        self.ray, self.plan, self.store = ray, plan, store
+        self.ray, self.pulse, self.plan, self.store = ray, pulse, plan, store
         self.run_name, self.how, self.tell = run_name, how, on_event
         self.missing = {node.name: set(node.inputs.values()) for node in todo}
         for waits in self.missing.values():
             waits.intersection_update(self.missing)
         self.depth = _depths(plan, self.missing)
-        self._looked = self._polled = 0.0
+        self._looked = self._polled = self._counted = 0.0
         self.order = {name: position for position, name in enumerate(plan.nodes)}
         self.ready: list[tuple[int, int, str]] = []
         self.flights: dict[Any, Flight] = {}
@@ -142,6 +152,9 @@ class Execution:
         self.elsewhere: set[str] = set()
         """Nodes that another run is at."""
         self.tries: dict[str, int] = {}
+        self.losses: dict[str, int] = {}
+        """Machines that were lost under a stage."""
+        self.told_to_wait: set[str] = set()
         self.failures: dict[str, Failure] = {}
         self.blocked: set[str] = set()
         self.git = git_revision(Path(cohyde.__file__).parent)
@@ -157,8 +170,12 @@ class Execution:
                 self._enqueue(name)
         try:
             while self.ready or self.flights or self.elsewhere:
+                if not self.pulse.check():
+                    time.sleep(POLL_SECONDS)
+                    continue
                 self._look_elsewhere()
                 self._submit()
+                self._look_at_machines()
                 if not self.flights:  # all is elsewhere, or the cluster has lost a machine, which may come back
                     time.sleep(POLL_SECONDS)
                     continue
@@ -166,6 +183,10 @@ class Execution:
                 for reference in landed:
                     self._land(reference)
                 self._poll()
+        except ClusterLostError:  # its workers may live on for a while: they read this in the store
+            for flight in self.flights.values():
+                flight.attempt.ask_to_stop()
+            raise
         except BaseException as error:
             try:
                 if isinstance(error, KeyboardInterrupt):
@@ -186,7 +207,7 @@ class Execution:
 
         What does not fit keeps its share reserved, so that a large stage is not overtaken for ever by small ones.
         """
-        if not self.ready:
+        if not self.ready or not self.pulse.check(now=True):  # a question to a head that is gone blocks for a minute
             return
         free = dict(self.ray.cluster_resources())
         for flight in self.flights.values():
@@ -272,8 +293,9 @@ class Execution:
         try:
             outcome: Outcome = self.ray.get(reference)
         except self.ray.exceptions.RayError as error:
-            outcome = Outcome(failure=_crash(flight, error))
-            revoke(self.store.lease(flight.node.id, flight.node.fingerprint), str(flight.attempt.folder))
+            self.pulse.check(now=True)
+            self._died(flight, error)
+            return
         self._look_at(flight)
         if outcome.failure is not None:
             self._failed(flight.node, outcome.failure)
@@ -282,6 +304,18 @@ class Execution:
         else:  # another run was faster, or has taken it over
             self.tries[flight.node.name] -= 1
             self._enqueue(flight.node.name)
+
+    def _died(self, flight: Flight, error: Exception) -> None:
+        """The worker's process has died, or the whole machine. The latter is no fault of the stage, for some times."""
+        node = flight.node
+        self._look_at(flight)
+        failure = _crash(flight, error)
+        revoke(self.store.lease(node.id, node.fingerprint), str(flight.attempt.folder))
+        if isinstance(error, self.ray.exceptions.NodeDiedError):
+            self.losses[node.name] = self.losses.get(node.name, 0) + 1
+            if self.losses[node.name] <= LOSSES:
+                self.tries[node.name] -= 1
+        self._failed(node, failure)
 
     def _finished(self, node: Node, seconds: float, metrics: Metrics) -> None:
         self.tell(events.Finished(id=node.id, name=node.name, seconds=seconds, metrics=metrics))
@@ -312,11 +346,37 @@ class Execution:
             for flight in self.flights.values():
                 self._look_at(flight)
 
+    def _look_at_machines(self) -> None:
+        """Find out which machines are gone: Ray fails a task soon only where its machine's connections are closed."""
+        now = time.monotonic()
+        if now - self._counted < MACHINES_SECONDS or not self.pulse.check(now=True):
+            return
+        self._counted = now
+        gone = {node["NodeID"] for node in self.ray.nodes() if not node["Alive"]}
+        for reference, flight in list(self.flights.items()):
+            if flight.machine in gone:
+                del self.flights[reference]
+                self.ray.cancel(reference, force=True)
+                self._died(flight, self.ray.exceptions.NodeDiedError("Ray has taken its machine off the cluster"))
+        self._tell_who_waits()
+
+    def _tell_who_waits(self) -> None:
+        """Say, once, which stages wait for a machine that the cluster has no more."""
+        pending = [name for _, _, name in self.ready]
+        pending += [flight.node.name for flight in self.flights.values() if not flight.started]
+        there = machines(self.ray) if pending else []
+        for name in pending:
+            asked = demand(self.plan.specs[name].resources)
+            if name not in self.told_to_wait and not any(fits(asked, machine) for machine in there):
+                self.told_to_wait.add(name)
+                message = f"waits for a machine with {describe(asked)}: the cluster has lost those that it had"
+                self.tell(events.Warned(id=self.plan.nodes[name].id, name=name, message=message))
+
     def _look_at(self, flight: Flight) -> None:
         """Tell what the attempt's folder says that was not told before."""
         node, attempt = flight.node, flight.attempt
         if not flight.started and (owner := attempt.owner()):
-            flight.started = True
+            flight.started, flight.machine = True, owner.machine
             number = attempt.number
             self.tell(events.Started(id=node.id, name=node.name, attempt=number, host=owner.host, pid=owner.pid))
         state = attempt.progress()
@@ -354,14 +414,18 @@ class Execution:
 
 def _crash(flight: Flight, error: Exception) -> Failure:
     """The worker process itself died: its failure is for us to record."""
-    memory = type(error).__name__ == "OutOfMemoryError"
+    kind = type(error).__name__
+    memory = kind == "OutOfMemoryError"
     inner = getattr(error, "cause", None)  # what was raised before the attempt could begin
-    cause = "ran out of memory" if memory else f"was killed or crashed ({type(error).__name__})"
+    cause = f"its worker process {'ran out of memory' if memory else f'was killed or crashed ({kind})'}"
+    if kind == "NodeDiedError":
+        owner = flight.attempt.owner()
+        cause = f"the machine it ran on ({owner.host if owner else 'not begun yet'}) was lost"
     failure = Failure(
         id=flight.node.id,
         name=flight.node.name,
         attempt=flight.attempt.number,
-        error=f"{type(inner).__name__}: {inner}" if inner else f"its worker process {cause}",
+        error=f"{type(inner).__name__}: {inner}" if inner else cause,
         remedy="give it more with the stage's resources.memory_gib, or lower its batch size" if memory else "",
         traceback=tuple(str(error).splitlines()[-8:]),
         log=str(flight.attempt.log),
@@ -382,37 +446,3 @@ def _depths(plan: Plan, todo: Mapping[str, Any]) -> dict[str, int]:
         if name in todo:
             depths[name] = 1 + max((depths.get(child, 0) for child in plan.children[name]), default=0)
     return depths
-
-
-# ------------------------------------------------------------------------------------------------- environment
-
-
-def worker_environment(spec: StageSpec) -> dict[str, str]:
-    """Environment variables of the worker process. Workers are shared by stages for which they are the same."""
-    count = str(threads(spec.resources.cpus))
-    variables = {
-        "PYTHONPATH": python_path(package_of(spec.entry)),
-        "PYTHONHASHSEED": "0",  # the order of a set of texts must not differ between attempts
-        "OMP_NUM_THREADS": count,
-        "OMP_WAIT_POLICY": "PASSIVE",  # threads that wait do not spin: stages run side by side
-        "RAYON_NUM_THREADS": count,
-    }
-    if spec.resources.gpus == 0:
-        variables["CUDA_VISIBLE_DEVICES"] = ""  # Ray hides GPUs only from stages that were given some
-    return variables
-
-
-@functools.cache
-def python_path(package: str) -> str:
-    """Search path that finds this library and the stages' package as they are found here."""
-    folders = [_home(package), _home("cohyde"), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    return os.pathsep.join(dict.fromkeys(folder for folder in folders if folder))
-
-
-def _home(package: str) -> str:
-    found = importlib.util.find_spec(package)
-    if found is None:
-        raise UserError(f"there is no package {package!r}")
-    if found.submodule_search_locations:
-        return str(Path(next(iter(found.submodule_search_locations))).absolute().parent)
-    return str(Path(found.origin or ".").absolute().parent)

@@ -72,7 +72,7 @@ def execute(task: Task) -> Outcome:
     if lease is None:
         attempt.end()
         return Outcome()
-    attempt.start(Owner.this_process(task.run))
+    attempt.start(Owner.this_process(task.run, machine_id()))
     keeps = store.checkpoints(task.node.id, task.node.fingerprint)
     reporter = Reporter(attempt, lease, keeps, task.checkpoint_seconds)
     with captured(attempt.log), reporter, told_to_stop(reporter):
@@ -184,6 +184,12 @@ def give_back_memory() -> None:
     gc.collect()
     with suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def machine_id() -> str:
+    """Ray's name for this machine; none outside of Ray."""
+    ray = sys.modules.get("ray")
+    return str(ray.get_runtime_context().get_node_id()) if ray and ray.is_initialized() else ""
 
 
 def load_entry(spec: StageSpec) -> StageFunction:

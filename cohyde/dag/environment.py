@@ -1,0 +1,42 @@
+"""The environment that a stage's worker process starts with: where it finds code, and how many threads it may use."""
+
+import functools
+import importlib.util
+import os
+from pathlib import Path
+
+from cohyde.dag.lint import package_of
+from cohyde.dag.spec import StageSpec
+from cohyde.dag.worker import threads
+from cohyde.errors import UserError
+
+
+def worker_environment(spec: StageSpec) -> dict[str, str]:
+    """Environment variables of the worker process. Workers are shared by stages for which they are the same."""
+    count = str(threads(spec.resources.cpus))
+    variables = {
+        "PYTHONPATH": python_path(package_of(spec.entry)),
+        "PYTHONHASHSEED": "0",  # the order of a set of texts must not differ between attempts
+        "OMP_NUM_THREADS": count,
+        "OMP_WAIT_POLICY": "PASSIVE",  # threads that wait do not spin: stages run side by side
+        "RAYON_NUM_THREADS": count,
+    }
+    if spec.resources.gpus == 0:
+        variables["CUDA_VISIBLE_DEVICES"] = ""  # Ray hides GPUs only from stages that were given some
+    return variables
+
+
+@functools.cache
+def python_path(package: str) -> str:
+    """Search path that finds this library and the stages' package as they are found here."""
+    folders = [_home(package), _home("cohyde"), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    return os.pathsep.join(dict.fromkeys(folder for folder in folders if folder))
+
+
+def _home(package: str) -> str:
+    found = importlib.util.find_spec(package)
+    if found is None:
+        raise UserError(f"there is no package {package!r}")
+    if found.submodule_search_locations:
+        return str(Path(next(iter(found.submodule_search_locations))).absolute().parent)
+    return str(Path(found.origin or ".").absolute().parent)
