@@ -45,6 +45,7 @@ from cohyde.cli_options import (
     prepare_for_models,
 )
 from cohyde.cli_store import gc, verify
+from cohyde.cli_submit import submit
 from cohyde.cli_sweep import find_sweep, sweep, sweep_report, sweep_status
 from cohyde.errors import UserError
 
@@ -288,6 +289,10 @@ def doctor(
         raise typer.Exit(1)
 
 
+app.command(
+    rich_help_panel=RUNNING,
+    epilog="Example: cohyde submit --address http://head:8265 -- run --config toolbench-h200 --store /shared/store",
+)(submit)
 app.command(rich_help_panel=STORE, epilog="Example: cohyde verify --discard")(verify)
 app.command(rich_help_panel=STORE, epilog="Example: cohyde gc --yes")(gc)
 app.add_typer(data_app, name="data", rich_help_panel=DATA)
