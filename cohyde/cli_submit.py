@@ -37,7 +37,10 @@ def submit(
         typer.Option("--address", metavar="URL", envvar="RAY_API_SERVER_ADDRESS", help="The cluster's dashboard."),
     ] = "http://127.0.0.1:8265",
     working_dir: Annotated[
-        Path, typer.Option("--working-dir", metavar="DIR", help="What is uploaded, and where the command runs.")
+        Path,
+        typer.Option(
+            "--working-dir", metavar="DIR", help="What is uploaded, and where the command runs.", show_default="here"
+        ),
     ] = Path("."),
     python: Annotated[
         str, typer.Option("--python", metavar="PATH", help="The cluster's interpreter that has what cohyde needs.")

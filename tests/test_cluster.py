@@ -47,6 +47,7 @@ def test_a_run_uses_all_machines_and_the_loss_of_one_is_no_failure_of_its_stage(
     assert next(tmp_path.glob("sum-*/number.txt")).read_text() == str(1 + (1 + 2))
 
 
+@pytest.mark.slow
 def test_a_stage_waits_for_a_machine_that_the_cluster_has_no_more(two: Cluster, tmp_path: Path) -> None:
     two.add("blue")
     on_blue = {"resources": {"custom": {"blue": 1}}}
