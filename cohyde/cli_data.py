@@ -421,11 +421,11 @@ def _write(
     from dataclasses import replace
 
     from cohyde.data.dataset import dataset_folder, read_card, write_dataset
-    from cohyde.filesystem import whole_folder
+    from cohyde.filesystem import whole_folder, writing_to
 
     card = read_card(dataset_folder(origin)) if origin else {}
     dataset = replace(dataset, name=out.resolve().name)
-    with whole_folder(out, overwrite=overwrite) as folder:
+    with whole_folder(out, overwrite=overwrite) as folder, writing_to(out, "--out DIR"):
         write_dataset(folder, dataset, {**card, "made": made})
     _tell(out, dataset, None, as_json, *notes)
 

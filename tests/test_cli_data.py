@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -237,6 +238,18 @@ def test_a_place_that_cannot_be_written_to_is_named(cohyde: Call) -> None:
     status, _, errors = cohyde("data", "import", "beir", beir(), "--out", "file/made")
     assert status == 2 and "--out DIR" in errors and "Traceback" not in errors
     assert Path("file").read_text() == "x"
+
+
+@pytest.mark.parametrize("command", [["subset", "--tools", "200"], ["split", "--eval", "0", "--dev", "0"]])
+def test_a_disk_that_is_full_is_told_and_nothing_is_left(cohyde: Call, command: list[str]) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 12, hard))
+    try:
+        status, _, errors = cohyde("data", *command, "sample", "--out", "made")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert status == 2 and "--out DIR" in errors and "Traceback" not in errors
+    assert left_behind() == []
 
 
 @pytest.mark.parametrize(
