@@ -20,6 +20,18 @@ HowFar = Callable[[int, int], None]
 TELL_EVERY = 1 << 10
 
 
+def check_readable(path: Path, remedy: str = "") -> None:
+    """Refuse a path under which there is no file, or none that may be read.
+
+    Raises:
+        UserError: what is there instead; with the remedy, but where permission is all that is missing.
+    """
+    if not path.is_file():
+        raise UserError(f"{path}: {'is a directory, not a file' if path.is_dir() else 'does not exist'}", remedy)
+    if not os.access(path, os.R_OK):
+        raise UserError(f"{path}: permission denied", "make the file readable for whoever runs this")
+
+
 def read_jsonl(
     path: Path, fault: Fault | None = None, how_far: HowFar | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -32,11 +44,9 @@ def read_jsonl(
         how_far: is told every 1,024 lines how far it is.
 
     Raises:
-        UserError: the file is missing, or (without ``fault``) a line is wrong; names file and line.
+        UserError: the file is missing or may not be read, or (without ``fault``) a line is wrong; names file and line.
     """
-    if not path.is_file():
-        what = "is a directory, not a file" if path.is_dir() else "does not exist"
-        raise UserError(f"{path}: {what}", "expected a JSON Lines file, one JSON object a line")
+    check_readable(path, "expected a JSON Lines file, one JSON object a line")
     size, done = path.stat().st_size, 0
     with path.open("rb") as handle:
         for number, raw in enumerate(handle, start=1):

@@ -248,6 +248,14 @@ def test_a_card_that_is_no_yaml_is_named(folder):
     assert f"{path / 'dataset.yaml'}: not YAML" in error_of(path)
 
 
+def test_a_card_may_hold_a_day_that_does_not_exist_or_nothing(folder):
+    path = folder()
+    (path / "dataset.yaml").write_text("released: 2026-02-30\n", encoding="utf-8")
+    assert read_card(path) == {"released": "2026-02-30"}
+    (path / "dataset.yaml").write_text("\n", encoding="utf-8")
+    assert read_card(path) == {}
+
+
 # ----------------------------------------------------------------------------------------------------- writing
 
 

@@ -107,7 +107,7 @@ def test_rows_that_repeat_by_design_are_counted(folder, imported):
 
 
 def test_the_query_of_a_one_element_list_is_taken_out_of_it(folder, imported):
-    texts = ["['it is 5\" wide']", '["it\'s \\u00b0"]', "['a', 'b']", "[sic] as it is", "[1]", "[sea]"]
+    texts = ["['it is 5\" wide']", '["it\'s \\u00b0"]', "['a', 'b']", "[sic] as it is", "[1]", "[sea]", "[{[]: 1}]"]
     dataset, findings = imported(folder(train=[(number, text, 1) for number, text in enumerate(texts)]))
     assert [query.text for query in dataset.train] == ['it is 5" wide', "it's °", *texts[2:]]
     assert findings.remarks.counts["query in a list"] == 2

@@ -76,6 +76,15 @@ def test_a_missing_file_and_a_directory_are_told_apart(tmp_path):
         read_rows(tmp_path)
 
 
+def test_a_file_that_may_not_be_read_is_told(tmp_path):
+    path = tmp_path / "closed.jsonl"
+    path.symlink_to("/proc/sys/vm/compact_memory")  # may be written alone, whoever one is
+    if not path.exists():
+        pytest.skip("there is no such file on this system")
+    with pytest.raises(UserError, match=r"closed\.jsonl: permission denied\n  make the file readable"):
+        read_rows(path)
+
+
 def test_rows_survive_writing_and_reading(tmp_path):
     rows = [{"text": "zero\u200bwidth, שלום, 🎈, \u2028"}, {"text": "tab\tand\nline"}, {}]
     path = tmp_path / "deep" / "rows.jsonl"

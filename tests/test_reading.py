@@ -106,10 +106,28 @@ def test_a_quoted_field_may_hold_tabs_quotes_and_line_ends(reading, file):
     ]
 
 
-def test_without_quoting_a_quote_is_a_character(reading, file):
-    path = file("t.tsv", '1\t"half\n2\tx\n')
-    rows = reading.table(path, ["id", "text"], delimiter="\t", header=False, quoted=False)
-    assert [row["text"] for _, row in rows] == ['"half', "x"]
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        ('2\t"never closed\n3\tx\n', "a quotation mark that is opened here is never closed"),
+        ("2\ta\rb\n", "a carriage return that ends no line"),
+        ('2\t"a" b\n', "'\t' expected after '\"'"),
+    ],
+)
+def test_a_row_whose_quoting_is_broken_is_a_fault_and_swallows_no_other_unseen(reading, file, broken, message):
+    path = file("t.tsv", f"id\ttext\n1\tx\n{broken}")
+    assert [row["id"] for _, row in reading.table(path, ["id", "text"], delimiter="\t")] == ["1"]
+    assert reading.findings.lines() == [f"{path}:3: {message} (malformed row; 1 in all)"]
+
+
+def test_after_a_row_whose_quoting_is_broken_the_next_is_read(reading, file):
+    path = file("t.tsv", 'id\ttext\n1\t"a" b\n2\tx\n')
+    assert places(reading.table(path, ["id", "text"], delimiter="\t"), path) == [("@:3", {"id": "2", "text": "x"})]
+
+
+def test_a_table_whose_lines_end_in_carriage_returns_is_refused(reading, file):
+    with pytest.raises(UserError, match=r"t\.tsv:1: a carriage return that ends no line"):
+        list(reading.table(file("t.tsv", "a\tb\r1\t2\r"), ["a", "b"], delimiter="\t"))
 
 
 def test_a_missing_column_is_named_with_those_there_are(reading, file):
@@ -166,6 +184,38 @@ def test_what_is_no_parquet_or_no_yaml_is_named(reading, file):
         reading.yaml(file("t.yaml", "a: [1"))
     with pytest.raises(UserError, match="could not determine a constructor"):
         reading.yaml(file("u.yaml", "!!python/object/apply:os.getcwd []"))
+
+
+@pytest.mark.parametrize("text", ["!!bool maybe", "!!timestamp soon", "!!int ''"])
+def test_yaml_whose_text_does_not_fit_its_tag_is_refused(reading, file, text):
+    with pytest.raises(UserError, match=r"t\.yaml: not YAML that can be read: a text does not fit its tag"):
+        reading.yaml(file("t.yaml", f"a: {text}\n"))
+
+
+def test_a_parquet_file_that_is_damaged_inside_is_named(reading, tmp_path):
+    import pyarrow
+    import pyarrow.parquet
+
+    path = tmp_path / "t.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"a": [f"text {number}" for number in range(2000)]}), path)
+    content = bytearray(path.read_bytes())
+    content[4:200] = bytes(byte ^ 0x55 for byte in content[4:200])
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"t\.parquet: not a Parquet file that can be read"):
+        list(reading.parquet(path, ["a"]))
+
+
+def test_parquet_texts_that_are_no_utf8_and_dates_that_are_none_are_refused(reading, tmp_path):
+    import pyarrow
+    import pyarrow.parquet
+
+    ends = pyarrow.array([0, 4], pyarrow.int32()).buffers()[1]
+    latin = pyarrow.StringArray.from_buffers(1, ends, pyarrow.py_buffer(b"caf\xe9"))
+    path = tmp_path / "t.parquet"
+    for column in (latin, pyarrow.array([1 << 62], pyarrow.timestamp("us"))):
+        pyarrow.parquet.write_table(pyarrow.table({"a": column}), path)
+        with pytest.raises(UserError, match=r"t\.parquet: not a Parquet file that can be read"):
+            list(reading.parquet(path, ["a"]))
 
 
 def test_yaml_scalars_are_those_of_version_1_2(reading, file):
@@ -232,6 +282,19 @@ def test_every_named_file_is_meant_and_of_a_folder_those_with_the_suffix(file, t
     file("d/b.json", ""), file("d/a.yaml", ""), file("d/c.md", ""), file("d/.work/d.json", "")
     found = Sources.of([named, tmp_path / "d"]).files(".json", ".yaml")
     assert [path.name for path in found] == ["tools.txt", "a.yaml", "b.json"]
+
+
+def test_a_folder_in_place_of_a_file_shows_as_one(file, tmp_path):
+    file("d/corpus.jsonl/part.jsonl", "")
+    with pytest.raises(UserError, match=r"no corpus\.jsonl there\n  there is: corpus\.jsonl/$"):
+        Sources.of([tmp_path / "d"]).one("corpus.jsonl")
+
+
+def test_a_folder_that_links_to_itself_is_searched_once(file, tmp_path):
+    named = file("d/tools.json", "")
+    (tmp_path / "d" / "again").symlink_to(tmp_path / "d")
+    assert Sources.of([tmp_path / "d"]).files(".json") == [named]
+    assert Sources.of([tmp_path / "d"]).named("**/*.json") == [named]
 
 
 def test_paths_that_lead_nowhere_are_told_apart(tmp_path):

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from cohyde.catalog import Dataset, query_to_row, tool_to_row
+from cohyde.data.reading import Reading
 from cohyde.data.validation import SPLITS, DatasetRows, Findings, Row, validated
 from cohyde.errors import UserError
 from cohyde.io import read_jsonl, sha256_file, sha256_text, write_jsonl, write_text
@@ -93,12 +94,7 @@ def read_card(folder: Path) -> dict[str, Any]:
     path = folder / CARD
     if not path.is_file():
         return {}
-    import yaml
-
-    try:
-        card = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+    card = Reading(Findings()).yaml(path) if path.read_bytes().strip() else {}
     return card if isinstance(card, dict) else {}
 
 

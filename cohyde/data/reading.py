@@ -4,20 +4,22 @@ What is wrong with one record is told to the findings, and the record is left ou
 (truncated, a column missing, no text at all) raises.
 """
 
+import ast
 import csv
 import gc
 import json
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 from cohyde.data.validation import Findings
 from cohyde.errors import UserError
-from cohyde.io import read_jsonl
+from cohyde.io import check_readable, read_jsonl
 from cohyde.progress import Progress, Silent
 
 MARK = "\ufeff"
@@ -121,40 +123,35 @@ class Reading:
                 return yaml.load(text, Loader=_yaml_loader())
         except yaml.YAMLError as error:
             raise UserError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+        except (AttributeError, LookupError):  # how the library says that a word is no !!bool or no !!timestamp
+            raise UserError(
+                f"{path}: not YAML that can be read: a text does not fit its tag", "leave out the tag"
+            ) from None
         except (ValueError, RecursionError) as error:  # a number of thousands of digits, or brackets nested as deep
             raise UserError(f"{path}: not YAML that can be read: {error}") from None
 
     def table(
-        self, path: Path, columns: Sequence[str], *, delimiter: str, header: bool = True, quoted: bool = True
+        self, path: Path, columns: Sequence[str], *, delimiter: str, header: bool = True
     ) -> Iterator[tuple[str, dict[str, str]]]:
-        """``(path:line, {column: text})`` of a CSV or TSV file.
+        """``(path:line, {column: text})`` of a CSV or TSV file, by the last line of each row.
+
+        A field may stand in double quotes, to hold a delimiter, a line end or doubled quotes.
 
         Args:
             path: the file.
             columns: what each row must have; with ``header`` they may stand in any order, among others.
             delimiter: ``","`` or a tab.
             header: whether the first line names the columns; otherwise they are ``columns``, in order.
-            quoted: whether a field may stand in double quotes, to hold a delimiter, a line end or doubled quotes.
 
         Raises:
             UserError: the file is empty, or a column is missing from its header.
         """
         self._opened(path)
         csv.field_size_limit(1 << 30)
-        quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
-        reader = csv.reader(self._lines(path), delimiter=delimiter, quoting=quoting)
-        names = list(columns)
-        if header:
-            names = [name.strip() for name in next(reader, [])]
-            missing = [column for column in columns if column not in names]
-            if missing:
-                raise UserError(
-                    f"{path}:1: no column {missing[0]!r} in the header: {', '.join(names) or 'the file is empty'}",
-                    f"the columns have to be: {', '.join(columns)}",
-                )
+        reader = csv.reader(self._lines(path), delimiter=delimiter, strict=True)
+        names = _header(reader, path, columns) if header else list(columns)
         rows = 0
-        for fields in reader:
-            where = f"{path}:{reader.line_num}"
+        for where, fields in self._records(reader, path):
             if len(fields) != len(names):
                 if fields:
                     what = f"{len(fields)} fields where there are {len(names)} columns: {', '.join(names)}"
@@ -164,6 +161,19 @@ class Reading:
             yield where, dict(zip(names, fields, strict=True))
         if not rows and not header and not self.findings.counts:
             raise UserError(f"{path}: the file is empty", f"the columns have to be: {', '.join(columns)}")
+
+    def _records(self, reader: Any, path: Path) -> Iterator[tuple[str, list[str]]]:
+        """The records that are left to read, with their places; one that breaks the rules of quoting is a fault."""
+        while True:
+            begin = reader.line_num + 1
+            try:
+                fields = next(reader)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                self.findings.fault("malformed row", f"{path}:{begin}", _said_by(error))
+                continue
+            yield f"{path}:{reader.line_num}", fields
 
     def _lines(self, path: Path) -> Iterator[str]:
         """Decoded lines with their ends; one that is no UTF-8 is a fault, and stands as an empty line."""
@@ -212,7 +222,7 @@ class Reading:
                         number += 1
                         yield f"{path}:{number}", row
                     self.progress.update(number, total, f"rows of {path.name}")
-        except pyarrow.ArrowException as error:
+        except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
             raise UserError(f"{path}: not a Parquet file that can be read: {str(error).splitlines()[0]}") from None
 
     def text(self, path: Path) -> str:
@@ -236,8 +246,7 @@ class Reading:
         return text
 
     def _opened(self, path: Path) -> None:
-        if not path.is_file():
-            raise UserError(f"{path}: {'is a directory, not a file' if path.is_dir() else 'does not exist'}")
+        check_readable(path)
         self.files[path] = None
 
 
@@ -263,6 +272,30 @@ def _yaml_loader() -> Any:
     for tag, (pattern, first) in YAML_SCALARS.items():
         loader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(f"(?:{pattern})$"), list(first))
     return loader
+
+
+def _header(reader: Any, path: Path, columns: Sequence[str]) -> list[str]:
+    """The names in the first line of a table, the ``columns`` among them."""
+    remedy = f"the columns have to be: {', '.join(columns)}"
+    try:
+        names = [name.strip() for name in next(reader, [])]
+    except csv.Error as error:
+        raise UserError(f"{path}:1: {_said_by(error)}", remedy) from None
+    missing = [column for column in columns if column not in names]
+    if missing:
+        found = ", ".join(names) or "the file is empty"
+        raise UserError(f"{path}:1: no column {missing[0]!r} in the header: {found}", remedy)
+    return names
+
+
+def _said_by(error: csv.Error) -> str:
+    """What is wrong with a row, in words of a file's and not of a program's."""
+    known = {
+        "new-line character seen in unquoted field": "a carriage return that ends no line",
+        "unexpected end of data": "a quotation mark that is opened here is never closed",
+    }
+    said = str(error).partition(" - ")[0]
+    return known.get(said, said)
 
 
 def _decoded(path: Path, text: str, at: int, where: str) -> tuple[Any, int]:
@@ -313,6 +346,16 @@ def json_of(text: str) -> Any:
         raise ValueError(f"not JSON: {error.msg} at character {error.pos + 1}") from None
     except (ValueError, RecursionError) as error:  # a number of thousands of digits, or brackets nested as deep
         raise ValueError(f"not JSON that can be read: {error}") from None
+
+
+def literal_of(text: str) -> Any:
+    """The value of a Python literal, as JSON has it; the text itself where it is none."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an odd backslash in a text is not the reader's to mend
+            return json.loads(json.dumps(ast.literal_eval(text)))
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        return text
 
 
 def objects(values: Any, where: str, findings: Findings) -> Iterable[tuple[str, Mapping[str, Any]]]:

@@ -89,7 +89,8 @@ class Sources:
         return list(found)
 
     def _what_there_is(self) -> str:
-        names = sorted(entry.name for path in self.paths if path.is_dir() for entry in path.iterdir())
+        entries = [entry for path in self.paths if path.is_dir() for entry in path.iterdir()]
+        names = sorted(f"{entry.name}/" if entry.is_dir() else entry.name for entry in entries)
         return f"there is: {', '.join(names[:8])}{', …' if len(names) > 8 else ''}" if names else ""
 
     def __str__(self) -> str:

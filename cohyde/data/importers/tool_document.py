@@ -1,14 +1,12 @@
 """A tool's documentation in whatever shape it was published: JSON of many kinds, a Python literal, plain text."""
 
-import ast
 import json
 import re
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
 from cohyde.data.importers.json_schema import description_of, parameters_of, type_of
-from cohyde.data.reading import text_of
+from cohyde.data.reading import literal_of, text_of
 
 FIELDS = {
     "title": ("name", "api_name", "tool_name", "name_for_human", "name_for_model"),
@@ -73,17 +71,7 @@ def _decoded(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        return _literal(text)
-
-
-def _literal(text: str) -> Any:
-    """The value of a Python literal, as JSON has it; the text itself where it is none."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an odd backslash in a text is not the reader's to mend
-            return json.loads(json.dumps(ast.literal_eval(text)))
-    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
-        return text
+        return literal_of(text)
 
 
 def _first_text(document: Mapping[str, Any], keys: tuple[str, ...]) -> str:

@@ -4,7 +4,6 @@ Ids count from 1 in each folder, so those of a tier are told apart by its name: 
 record is one tool, under the first of its ids.
 """
 
-import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 from cohyde.data.importers.api_record import tool_fields
 from cohyde.data.importers.format import Format, Options, split_named
 from cohyde.data.importers.judgements import check_queries_known, gold_of
-from cohyde.data.reading import Reading, json_of
+from cohyde.data.reading import Reading, json_of, literal_of
 from cohyde.data.sources import Sources
 from cohyde.data.validation import SPLITS, DatasetRows, Findings, Row
 from cohyde.errors import UserError
@@ -181,10 +180,7 @@ def _unlisted(text: str, where: str, findings: Findings) -> str:
     """The query of a one-element list, as a few are stored; any other text as it is."""
     if not (text.startswith("[") and text.endswith("]")):
         return text
-    try:
-        value = ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return text
+    value = literal_of(text)
     if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str):
         findings.remark("query in a list", where, "a list of one text; the text is taken")
         return value[0]
