@@ -294,6 +294,8 @@ def test_a_refused_key_names_the_variable_and_not_the_key(
         body(f"<pre>Authorization: Bearer {KEY}".replace("&", "&amp;").replace("<q", "&lt;q"), "text/html"),
         body(json.dumps({"error": KEY}), status=404),
         status(401, KEY),
+        status(403, f"Incorrect API key provided: {KEY[:8]}***{KEY[-4:]}."),
+        body(f'{{"detail":"no such key:{KEY[:8]}..."}}', status=403),
         hang_up,
     ],
 )

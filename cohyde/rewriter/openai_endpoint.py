@@ -9,6 +9,7 @@ import html
 import json
 import os
 import queue
+import re
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,6 +36,10 @@ SEEDS = 1 << 31
 """Seeds are taken modulo this: some servers read 32 bits with a sign."""
 QUOTED_CHARACTERS = 300
 """Of what a server says; it may be a whole web page."""
+MASK = re.compile(r"\*|•|…|\.\.\.")
+"""What stands for the middle of a key where a provider shows its ends."""
+KEY_END = 3
+"""Characters by which an end of the key is known."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 8.0
 """Seconds before a request is repeated whose answer could not be read; doubled each time, as the client does."""
 
@@ -189,11 +194,12 @@ class OpenAIChat:
         return _Failure(id=identifier, why=why, status=status)
 
     def _quotable(self, text: str) -> str:
-        """What may be shown of a server's words: without the key, on one line, and not too long."""
+        """What may be shown of a server's words: without the key or its ends, on one line, and not too long."""
         text = fold(html.unescape(text))
         if self._key:
             for form in (self._key, quote(self._key), json.dumps(self._key)[1:-1]):
                 text = text.replace(form, "[key]")
+            text = _without_ends(text, self._key)
         return text if len(text) <= QUOTED_CHARACTERS else text[:QUOTED_CHARACTERS] + "…"
 
     def _served_models(self) -> list[str]:
@@ -206,6 +212,13 @@ class OpenAIChat:
         models = listed.get("data") if isinstance(listed, dict) else None
         names = [model.get("id") for model in models or () if isinstance(model, dict)]
         return [self._quotable(name) for name in names if isinstance(name, str)][:20]
+
+
+def _without_ends(text: str, key: str) -> str:
+    """A text on one line without the words that show the key masked, as ``sk-1234***cdef``."""
+    ends = (key[:KEY_END], key[-KEY_END:])
+    is_masked = (MASK.search(word) and any(end in word for end in ends) for word in text.split(" "))
+    return " ".join("[key]" if masked else word for word, masked in zip(text.split(" "), is_masked, strict=True))
 
 
 # ---------------------------------------------------------------------------------------------------- reading answers
