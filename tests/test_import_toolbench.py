@@ -350,7 +350,10 @@ def test_of_several_records_of_an_api_in_a_corpus_the_first_is_kept(write, impor
     assert odd(findings) == {"API with several definitions": 1}
 
 
-@pytest.mark.parametrize(("content", "what"), [("{", "is not JSON"), ("[1]", "has to be a JSON object")])
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [("{", "is not JSON"), ("[1]", "has to be a JSON object, got list"), ('{"a": 1}', "has neither a 'tool_name' nor")],
+)
 def test_a_document_that_is_no_record_is_named_by_its_line(write, imported, corpus, content, what):
     write("G1_query.json", ONE)
     with pytest.raises(UserError, match=rf"corpus_G123\.tsv:3: document_content {what}"):

@@ -123,7 +123,7 @@ def test_a_label_of_zero_is_no_gold(folder, imported):
     ("corpus", "train", "message"),
     [
         ([*CORPUS, (1, BUSES)], TRAIN, "corpus.tsv:7: '1' is also at corpus.tsv:2"),
-        ([*CORPUS, (3, "{")], TRAIN, "corpus.tsv:7: document_content not JSON: Expecting property name"),
+        ([*CORPUS, (3, "{")], TRAIN, "corpus.tsv:7: document_content is not JSON: Expecting property name"),
         ([*CORPUS, (3, "[1]")], TRAIN, "corpus.tsv:7: document_content has to be a JSON object, got list"),
         ([*CORPUS, (3, '{"a": 1}')], TRAIN, "corpus.tsv:7: document_content has neither a 'tool_name' nor"),
         (

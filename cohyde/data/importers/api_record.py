@@ -4,8 +4,28 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from cohyde.data.reading import objects, text_of
+from cohyde.data.reading import json_of, objects, text_of
 from cohyde.data.validation import Findings
+
+CORPUS_COLUMNS = ("docid", "document_content")
+"""Of ``corpus.tsv``; the second is an API record as JSON."""
+
+
+def record_in(content: str) -> Mapping[str, Any]:
+    """The API record of a ``document_content``.
+
+    Raises:
+        ValueError: it is no JSON object, or names no API; says so of ``document_content``.
+    """
+    try:
+        record = json_of(content)
+    except ValueError as error:
+        raise ValueError(f"document_content is {error}") from None
+    if not isinstance(record, dict):
+        raise ValueError(f"document_content has to be a JSON object, got {type(record).__name__}")
+    if not record.get("tool_name") and not record.get("api_name"):
+        raise ValueError("document_content has neither a 'tool_name' nor an 'api_name'")
+    return record
 
 
 def tool_fields(record: Mapping[str, Any], where: str, findings: Findings) -> dict[str, Any]:

@@ -6,13 +6,11 @@ from typing import Any
 
 from cohyde.data.dataset import CATALOG
 from cohyde.data.importers.api_names import Name, readable_ids
-from cohyde.data.importers.api_record import tool_fields
-from cohyde.data.reading import Reading, json_of
+from cohyde.data.importers.api_record import CORPUS_COLUMNS, record_in, tool_fields
+from cohyde.data.reading import Reading
 from cohyde.data.validation import Findings, Row
 from cohyde.errors import UserError
 
-COLUMNS = ("docid", "document_content")
-"""Of ``corpus.tsv``; the second is an API record as JSON."""
 API = ("category", "title", "api_name")
 """The fields of a row that tell an API from all others."""
 
@@ -62,13 +60,10 @@ def identified(named: Iterable[tuple[Name, Row]], findings: Findings) -> list[tu
 
 
 def _corpus(path: Path, reading: Reading) -> Iterator[Row]:
-    for where, line in reading.table(path, COLUMNS, delimiter="\t"):
+    for where, line in reading.table(path, CORPUS_COLUMNS, delimiter="\t"):
         try:
-            record = json_of(line["document_content"])
+            record = record_in(line["document_content"])
         except ValueError as error:
-            reading.findings.fault("malformed document", where, f"document_content is {error}")
-            continue
-        if isinstance(record, dict):
-            yield Row(where, tool_fields(record, where, reading.findings))
+            reading.findings.fault("malformed document", where, str(error))
         else:
-            reading.findings.fault("malformed document", where, "document_content has to be a JSON object")
+            yield Row(where, tool_fields(record, where, reading.findings))

@@ -11,6 +11,7 @@ gold tools that nobody labelled.
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from cohyde.data.importers.documents import pointer
 from cohyde.data.importers.format import Format, Options
 from cohyde.data.reading import Reading, objects
 from cohyde.data.sources import Sources
@@ -42,7 +43,7 @@ def _tools(files: Sequence[Path], reading: Reading) -> Iterator[Row]:
         if not isinstance(descriptions, dict):
             raise UserError(f"{path}: expected an object of descriptions by name, got {type(descriptions).__name__}")
         for name, description in descriptions.items():
-            where = f"{path}#/{name.replace('~', '~0').replace('/', '~1')}"
+            where = f"{path}#{pointer(name)}"
             if name not in first:
                 first[name] = description
                 yield Row(where, {"id": name, "title": name, "api_description": description})

@@ -7,20 +7,19 @@ record is one tool, under the first of its ids.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from cohyde.data.importers.api_record import tool_fields
+from cohyde.data.importers.api_record import CORPUS_COLUMNS, record_in, tool_fields
 from cohyde.data.importers.format import Format, Options, split_named
 from cohyde.data.importers.judgements import check_queries_known, gold_of
-from cohyde.data.reading import Reading, json_of, literal_of
+from cohyde.data.reading import Reading, literal_of
 from cohyde.data.sources import Sources
 from cohyde.data.validation import SPLITS, DatasetRows, Findings, Row
 from cohyde.errors import UserError
 
 TIERS = ("G1", "G2", "G3")
 CORPUS, QUERIES, QRELS = "corpus.tsv", "{}.query.txt", "qrels.{}.tsv"
-DOCUMENTS, TEXTS, JUDGEMENTS = ("docid", "document_content"), ("qid", "query"), ("qid", "unused", "docid", "label")
-"""Columns of the three kinds of file; only the first has a header."""
+TEXTS, JUDGEMENTS = ("qid", "query"), ("qid", "unused", "docid", "label")
+"""Columns of the files of queries and of judgements, which have no header."""
 
 
 def read(sources: Sources, reading: Reading, options: Options) -> DatasetRows:
@@ -110,13 +109,13 @@ def _tools(tiers: Sequence[_Tier], tool_of: dict[str, str], reading: Reading) ->
     """Each API once; ``tool_of`` is told which tool a document is."""
     first: dict[tuple[str, ...], tuple[str, int]] = {}
     for tier in tiers:
-        rows = reading.table(tier.corpus, DOCUMENTS, delimiter="\t")
-        for where, number, content in _distinct(rows, *DOCUMENTS, reading.findings):
+        rows = reading.table(tier.corpus, CORPUS_COLUMNS, delimiter="\t")
+        for where, number, content in _distinct(rows, *CORPUS_COLUMNS, reading.findings):
             document = tier.id(number)
             try:
-                fields = tool_fields(_record(content), where, reading.findings)
+                fields = tool_fields(record_in(content), where, reading.findings)
             except ValueError as error:
-                reading.findings.fault("malformed document", where, f"document_content {error}")
+                reading.findings.fault("malformed document", where, str(error))
                 continue
             if document in tool_of:  # with another content: the validation's to say
                 yield Row(where, {"id": tool_of[document], **fields})
@@ -131,20 +130,6 @@ def _tools(tiers: Sequence[_Tier], tool_of: dict[str, str], reading: Reading) ->
             else:
                 what = f"{document!r} defines {tool!r} anew; the first definition is kept"
                 reading.findings.remark("API with several definitions", where, what)
-
-
-def _record(content: str) -> Mapping[str, Any]:
-    """The API record of a document.
-
-    Raises:
-        ValueError: it is no JSON object, or names no API.
-    """
-    record = json_of(content)
-    if not isinstance(record, dict):
-        raise ValueError(f"has to be a JSON object, got {type(record).__name__}")
-    if not record.get("tool_name") and not record.get("api_name"):
-        raise ValueError("has neither a 'tool_name' nor an 'api_name'")
-    return record
 
 
 # ------------------------------------------------------------------------------------------------------- queries
