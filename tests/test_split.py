@@ -103,7 +103,7 @@ def test_one_query_at_least_stays_on_either_side(count, fraction, in_dev):
 
 def test_texts_that_all_read_alike_cannot_be_split():
     items = [query("a", text="Rain?"), query("b", text="rain"), query("c", text="RAIN!")]
-    with pytest.raises(UserError, match="3 training queries are too few for a train and a dev split") as error:
+    with pytest.raises(UserError, match="3 training queries are too few to split off dev queries") as error:
         split_off(items, "dev", 0.5, seed=42)
     assert "at least two queries" in error.value.remedy
 

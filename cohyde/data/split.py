@@ -65,7 +65,7 @@ def split_off(queries: Sequence[Query], name: str, fraction: float, seed: int) -
     groups = list(by_text.values())
     if len(groups) < 2:
         raise UserError(
-            f"{len(queries)} training queries are too few for a train and a {name} split",
+            f"{len(queries)} training queries are too few to split off {name} queries",
             f"give at least two queries with split 'train' that read differently, or queries with split {name!r}",
         )
     size = min(max(1, round(fraction * len(groups))), len(groups) - 1)
