@@ -76,6 +76,12 @@ def test_an_array_that_is_wrong_is_refused_by_line_and_column(reading, file, tex
     assert message in str(error.value)
 
 
+def test_an_object_in_place_of_an_array_is_not_taken_for_lines(reading, file):
+    path = file("a.json", json.dumps({"data": [{"a": 1}]}, indent=1))
+    with pytest.raises(UserError, match=r"a\.json: expected a JSON array, or one object a line; found one object over"):
+        list(reading.json_items(path))
+
+
 def test_an_array_that_is_not_closed_is_called_cut_off(reading, file):
     for text in ("[1, 2", "[1, 2,", '[{"a": 1'):
         with pytest.raises(UserError, match="ends in the middle"):

@@ -24,6 +24,7 @@ from cohyde.progress import Progress, Silent
 
 MARK = "\ufeff"
 WHITESPACE = " \t\r\n"
+OPENING_LINE = re.compile(r"\{[ \t\r]*\n")
 REPORT_EVERY = 1 << 10
 PARQUET_ROWS = 1 << 12
 YAML_SCALARS = {
@@ -77,6 +78,9 @@ class Reading:
         text = self.text(path)
         at = _skip(text, 0)
         if text[at] == "{":
+            if OPENING_LINE.match(text, at):
+                found = "one object over several lines"
+                raise UserError(f"{path}: expected a JSON array, or one object a line; found {found}")
             yield from self.jsonl(path)
             return
         if text[at] != "[":
