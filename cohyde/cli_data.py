@@ -366,10 +366,12 @@ def _writable(folder: str) -> Path:
     """A dataset folder that may be added to."""
     from cohyde.data.dataset import dataset_folder
     from cohyde.errors import UserError
+    from cohyde.resources import sample_folder
 
-    if folder == "sample":
+    path = dataset_folder(folder)
+    if path.resolve() == sample_folder().resolve():
         raise UserError("the embedded sample is not written to", "give a dataset folder of your own")
-    return dataset_folder(folder)
+    return path
 
 
 def _filters(without: list[str]) -> tuple[str, ...]:

@@ -261,6 +261,7 @@ def test_a_disk_that_is_full_is_told_and_nothing_is_left(cohyde: Call, command: 
         (["prepare", "nothing", "--source", ".", "--out", "made"], "nothing"),
         (["validate", "gone"], "gone is not a folder"),
         (["vague", "sample"], "the embedded sample is not written to"),
+        (["vague", str(sample_folder())], "the embedded sample is not written to"),
         (["queries", "sample"], "the embedded sample is not written to"),
         (["queries", "made", "--without", "taste"], "made is not a folder"),
         (["split", "sample", "--dev", "0", "--eval", "0.1", "--out", "made"], "has 155 eval queries already"),

@@ -10,11 +10,14 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 HEAVY = {
     "accelerate",
+    "bm25s",
     "datasets",
     "faiss",
     "matplotlib",
+    "openai",
     "pandas",
     "peft",
+    "pyarrow",
     "ray",
     "scipy",
     "sentence_transformers",
@@ -41,6 +44,8 @@ def heavy_after(code: str) -> set[str]:
         "import cohyde",
         "import cohyde.catalog, cohyde.config, cohyde.io, cohyde.errors, cohyde.progress, cohyde.resources",
         "import cohyde.data.dataset, cohyde.data.split",
+        "import cohyde.data.importing, cohyde.data.exporting, cohyde.data.queries, cohyde.data.vague",
+        "import cohyde.rewriter.chat, cohyde.rewriter.openai_endpoint",
         "import cohyde.dag",
         "import cohyde.models.reference",
         "import cohyde.rewriter.generate, cohyde.rewriter.prompts",
