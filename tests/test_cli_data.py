@@ -257,6 +257,7 @@ def test_a_disk_that_is_full_is_told_and_nothing_is_left(cohyde: Call, command: 
     [
         (["import", "csv", "in", "--out", "made"], "there is no format 'csv'"),
         (["import", "beir", "in", "--out", "made", "--split", "tune"], "there is no split 'tune'"),
+        (["import", "mcp", "in", "--out", "made", "--catalog", "."], "mcp is not joined with a catalogue"),
         (["export", "csv", "sample", "--out", "made"], "csv"),
         (["prepare", "nothing", "--source", ".", "--out", "made"], "nothing"),
         (["validate", "gone"], "gone is not a folder"),

@@ -77,13 +77,14 @@ def import_dataset(
         then: what is made of the dataset before it is written, and what its card says of that.
 
     Raises:
-        UserError: no such format, faults in the data, files that are missing, a place that cannot be written to.
+        UserError: no such format, or none that a catalogue is joined with; faults in the data, files that are missing,
+            a place that cannot be written to.
     """
-    if format_name not in FORMATS:
-        raise UserError(f"there is no format {format_name!r}", f"formats are: {', '.join(FORMATS)}")
+    options = options or Options()
+    chosen = _format_named(format_name, options)
     reading = Reading(Findings(drop_invalid=drop_invalid), progress or Silent())
     with whole_folder(out, overwrite=overwrite) as folder, _file_errors(out):
-        rows = FORMATS[format_name].read(Sources.of(sources), reading, options or Options())
+        rows = chosen.read(Sources.of(sources), reading, options)
         if vague is not None:
             found = (Row(where, fields) for where, fields in reading.jsonl(vague))
             rows = replace(rows, paraphrases=chain(rows.paraphrases, found))
@@ -96,6 +97,15 @@ def import_dataset(
             said |= made
         write_dataset(folder, dataset, said)
     return dataset, reading.findings
+
+
+def _format_named(name: str, options: Options) -> Format:
+    if name not in FORMATS:
+        raise UserError(f"there is no format {name!r}", f"formats are: {', '.join(FORMATS)}")
+    if options.catalog is not None and not FORMATS[name].joins:
+        those = ", ".join(other for other, each in FORMATS.items() if each.joins)
+        raise UserError(f"{name} is not joined with a catalogue", f"leave --catalog out; it is for: {those}")
+    return FORMATS[name]
 
 
 @contextmanager

@@ -58,3 +58,5 @@ class Format:
     published: str
     """The names under which its files are looked for in a folder."""
     read: Callable[[Sources, Reading, Options], DatasetRows]
+    joins: bool = False
+    """Whether it takes a catalogue to join with."""

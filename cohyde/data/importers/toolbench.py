@@ -254,4 +254,5 @@ FORMAT = Format(
     title="ToolBench and StableToolBench instruction JSON",
     published="G?_query.json, G?_instruction.json, G?_tool.json, G?_category.json; G?/train.json, G?/test_G?_*.json",
     read=read,
+    joins=True,
 )

@@ -121,4 +121,5 @@ FORMAT = Format(
     title="ToolGen's retrieval conversations, joined with a catalogue",
     published="toolgen_atomic_retrieval_G123.json, toolgen_atomic_memorization.json",
     read=read,
+    joins=True,
 )
