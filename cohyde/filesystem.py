@@ -87,6 +87,16 @@ def whole_folder(target: Path, *, overwrite: bool = False) -> Iterator[Path]:
         raise
 
 
+def check_apart(source: Path, target: Path) -> None:
+    """Refuse to make a folder of something that it would replace.
+
+    Raises:
+        UserError: ``source`` is ``target``, or lies below it.
+    """
+    if Path(os.path.realpath(source)).is_relative_to(os.path.realpath(target)):
+        raise UserError(f"{target} would replace {source}, which it is made of", "give another --out DIR")
+
+
 def _put_in_place(scratch: Path, target: Path) -> None:
     if os.path.lexists(target):
         # Two renames, so that the old one is there until the new one is: a folder cannot be replaced in one.

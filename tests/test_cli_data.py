@@ -61,7 +61,7 @@ def line(**fields: Any) -> str:
 
 
 def left_behind() -> list[str]:
-    return sorted(name for name in os.listdir(".") if name not in ("in", "tools.json"))
+    return sorted(name for name in os.listdir(".") if name not in ("in", "tools.json", "loop"))
 
 
 # ------------------------------------------------------------------------------------------------------- commands
@@ -111,6 +111,16 @@ def test_what_is_there_is_replaced_only_when_asked(cohyde: Call) -> None:
     assert os.listdir("made") == ["precious.txt"]
     assert cohyde("data", "import", "beir", "in", "--out", "made", "--overwrite")[0] == 0
     assert "precious.txt" not in os.listdir("made")
+
+
+@pytest.mark.parametrize("out", ["in", ".", "in/../in"])
+def test_what_is_read_is_never_replaced(cohyde: Call, out: str) -> None:
+    beir()
+    status, _, errors = cohyde("data", "import", "beir", "in", "--out", out, "--overwrite")
+    assert (status, "which it is made of" in errors) == (2, True)
+    assert cohyde("data", "import", "beir", "in", "--out", "made")[0] == 0
+    assert cohyde("data", "export", "beir", "made", "--out", "made", "--overwrite")[0] == 2
+    assert Path("in/corpus.jsonl").is_file() and Path("made/catalog.jsonl").is_file()
 
 
 def test_formats_are_listed_with_their_files(cohyde: Call) -> None:
@@ -261,6 +271,7 @@ def test_a_disk_that_is_full_is_told_and_nothing_is_left(cohyde: Call, command: 
         (["export", "csv", "sample", "--out", "made"], "csv"),
         (["prepare", "nothing", "--source", ".", "--out", "made"], "nothing"),
         (["validate", "gone"], "gone is not a folder"),
+        (["stats", "loop"], "loop is not a folder"),
         (["vague", "sample"], "the embedded sample is not written to"),
         (["vague", str(sample_folder())], "the embedded sample is not written to"),
         (["queries", "sample"], "the embedded sample is not written to"),
@@ -269,6 +280,7 @@ def test_a_disk_that_is_full_is_told_and_nothing_is_left(cohyde: Call, command: 
     ],
 )
 def test_wrong_arguments_are_told(cohyde: Call, arguments: list[str], message: str) -> None:
+    Path("loop").symlink_to("loop")
     status, output, errors = cohyde("data", *arguments)
     assert (status, output) == (2, "") and message in errors and "Traceback" not in errors
     assert left_behind() == []

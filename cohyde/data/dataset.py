@@ -1,5 +1,6 @@
 """Dataset folders: ``catalog.jsonl``, ``queries.jsonl``, ``vague.jsonl`` and a ``dataset.yaml`` card."""
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +26,7 @@ def dataset_folder(path: str) -> Path:
     Raises:
         UserError: there is no such folder, or it holds no catalogue.
     """
-    folder = sample_folder() if path == "sample" else Path(path).expanduser().resolve()
+    folder = sample_folder() if path == "sample" else Path(os.path.realpath(Path(path).expanduser()))
     if not folder.is_dir():
         raise UserError(f"data.path: {folder} is not a folder", f"give a dataset folder, or 'sample'{_recipe_of(path)}")
     for name in (CATALOG, QUERIES):

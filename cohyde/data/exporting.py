@@ -8,7 +8,7 @@ from cohyde.catalog import Dataset
 from cohyde.data.dataset import read_card, read_dataset
 from cohyde.data.exporters import beir
 from cohyde.errors import UserError
-from cohyde.filesystem import whole_folder, writing_to
+from cohyde.filesystem import check_apart, whole_folder, writing_to
 
 Exporter = Callable[[Path, Dataset, Mapping[str, Any]], None]
 """Writes a dataset and its card below a folder that is there."""
@@ -36,6 +36,7 @@ def export_dataset(name: str, folder: Path, out: Path, *, overwrite: bool = Fals
     """
     if name not in EXPORTERS:
         raise UserError(f"there is no format {name!r} to export to", f"formats are: {', '.join(EXPORTERS)}")
+    check_apart(folder, out)
     dataset, _ = read_dataset(folder)
     with whole_folder(out, overwrite=overwrite) as scratch, writing_to(out, "--out DIR"):
         EXPORTERS[name](scratch, dataset, read_card(folder))

@@ -26,7 +26,7 @@ from cohyde.data.reading import Reading
 from cohyde.data.sources import Sources
 from cohyde.data.validation import Findings, Row, validated
 from cohyde.errors import UserError
-from cohyde.filesystem import as_user_error, whole_folder
+from cohyde.filesystem import as_user_error, check_apart, whole_folder
 from cohyde.io import sha256_file
 from cohyde.progress import Progress, Silent
 
@@ -82,6 +82,9 @@ def import_dataset(
     """
     options = options or Options()
     chosen = _format_named(format_name, options)
+    for source in (*sources, options.catalog, vague):
+        if source is not None:
+            check_apart(Path(source), out)
     reading = Reading(Findings(drop_invalid=drop_invalid), progress or Silent())
     with whole_folder(out, overwrite=overwrite) as folder, _file_errors(out):
         rows = chosen.read(Sources.of(sources), reading, options)
