@@ -13,6 +13,8 @@ from cohyde.errors import UserError
 FULL = {errno.ENOSPC, errno.EDQUOT}
 CLOSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 STORE = "--store DIR"
+REPLACEABLE = "dataset.yaml"
+"""What a folder has to hold to be replaced: the card that every dataset and every export of ours has."""
 
 
 def as_user_error(error: BaseException, place: Path, option: str = STORE) -> UserError | None:
@@ -65,7 +67,8 @@ def whole_folder(target: Path, *, overwrite: bool = False) -> Iterator[Path]:
 
     Args:
         target: must not exist, or be an empty folder, unless it may be replaced.
-        overwrite: replace what is there, once the new folder is complete.
+        overwrite: replace what is there, once the new folder is complete; only one with a card is, so that a slip of
+            the pen costs nobody their home folder.
 
     Raises:
         UserError: something is there already, or the place cannot be written to.
@@ -73,6 +76,8 @@ def whole_folder(target: Path, *, overwrite: bool = False) -> Iterator[Path]:
     target = Path(os.path.abspath(target))
     if os.path.lexists(target) and not overwrite and not (target.is_dir() and not any(target.iterdir())):
         raise UserError(f"{target} exists already", "give another --out DIR, or replace it with --overwrite")
+    if target.is_dir() and any(target.iterdir()) and not (target / REPLACEABLE).is_file():
+        raise UserError(f"{target} is no dataset, and is not replaced", "give another --out DIR")
     with writing_to(target, "--out DIR"):
         target.parent.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))

@@ -108,7 +108,10 @@ def test_what_is_there_is_replaced_only_when_asked(cohyde: Call) -> None:
     written("made/precious.txt", "x")
     status, output, errors = cohyde("data", "import", "beir", beir(), "--out", "made")
     assert (status, output) == (2, "") and "made exists already" in errors and "--overwrite" in errors
+    status, _, errors = cohyde("data", "import", "beir", "in", "--out", "made", "--overwrite")
+    assert status == 2 and "is no dataset" in errors
     assert os.listdir("made") == ["precious.txt"]
+    written("made/dataset.yaml", "name: old\n")
     assert cohyde("data", "import", "beir", "in", "--out", "made", "--overwrite")[0] == 0
     assert "precious.txt" not in os.listdir("made")
 
@@ -168,6 +171,15 @@ def test_export_and_import_give_the_same_dataset_again(cohyde: Call) -> None:
     assert status == 0 and "qrels/test.tsv" in output
     assert cohyde("data", "import", "beir", "beir", "--out", "again")[0] == 0
     assert read_dataset(Path("again"))[0] == read_dataset(sample_folder())[0]
+
+
+def test_a_run_trains_on_an_imported_dataset(cohyde: Call) -> None:
+    assert cohyde("data", "export", "beir", "sample", "--out", "beir")[0] == 0
+    assert cohyde("data", "import", "beir", "beir", "--out", "made")[0] == 0
+    settings = ("data.path=made", "data.tools=60", "data.train_queries=20", "encoder.train.epochs=1")
+    status, _, errors = cohyde("run", "-c", "tiny", "--until", "S1a", "--store", "store", *settings)
+    assert status == 0, errors
+    assert len(list(Path("store").glob("S1a-*/encoder/model.safetensors"))) == 1
 
 
 # ------------------------------------------------------------------------------------------------------ bad input

@@ -1,6 +1,5 @@
 """What changes a fingerprint, and what must not."""
 
-import time
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -103,10 +102,8 @@ def test_differences_are_told_field_by_field() -> None:
     assert differences(old, old) == []
 
 
-def test_thousands_of_rounds_do_not_exhaust_the_stack_and_take_little_time() -> None:
+def test_thousands_of_rounds_do_not_exhaust_the_stack() -> None:
     shared = Recipe()
     specs = [spec("0", config=shared)]
     specs += [spec(str(n), config=replace(shared, lr=n), inputs={"previous": str(n - 1)}) for n in range(1, 6000)]
-    start = time.perf_counter()
     assert len(set(fingerprints(specs[::-1]).values())) == 6000
-    assert time.perf_counter() - start < 5

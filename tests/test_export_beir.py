@@ -163,6 +163,7 @@ def test_what_is_there_is_replaced_only_when_asked(written, tmp_path):
     (tmp_path / "exported" / "mine.txt").write_text("mine", encoding="utf-8")
     with pytest.raises(UserError, match="exists already"):
         export_dataset("beir", folder, tmp_path / "exported")
+    (tmp_path / "exported" / "dataset.yaml").write_text("name: old", encoding="utf-8")
     export_dataset("beir", folder, tmp_path / "exported", overwrite=True)
     assert not (tmp_path / "exported" / "mine.txt").exists()
 

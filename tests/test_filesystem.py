@@ -5,7 +5,7 @@ import os
 import pytest
 
 from cohyde.errors import UserError
-from cohyde.filesystem import whole_folder
+from cohyde.filesystem import REPLACEABLE, whole_folder
 
 
 def names(folder):
@@ -33,9 +33,12 @@ def test_what_is_there_is_kept_unless_it_may_be_replaced(tmp_path):
     (target / "old").write_text("1")
     with pytest.raises(UserError, match="exists already"), whole_folder(target):
         pytest.fail("the body must not run")
+    with pytest.raises(UserError, match="is no dataset"), whole_folder(target, overwrite=True):
+        pytest.fail("the body must not run")
+    (target / REPLACEABLE).write_text("name: old")
     with pytest.raises(ValueError, match="broken"), whole_folder(target, overwrite=True):
         raise ValueError("broken")
-    assert names(target) == ["old"]
+    assert names(target) == [REPLACEABLE, "old"]
     with whole_folder(target, overwrite=True) as scratch:
         (scratch / "new").write_text("2")
     assert names(target) == ["new"] and names(tmp_path) == ["data"]

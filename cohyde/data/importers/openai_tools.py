@@ -126,7 +126,7 @@ def tool_fields(function: Mapping[str, Any], category: str) -> dict[str, Any]:
         "category": category,
         "title": function["name"],
         "api_description": text_of(function.get("description")),
-        "parameters": parameters_of(function.get("parameters")),
+        "parameters": parameters_of(function.get("parameters") or function.get("input_schema")),
     }
 
 
