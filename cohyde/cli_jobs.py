@@ -68,11 +68,11 @@ class Job:
     @property
     def command(self) -> str:
         """What goes on with this run."""
-        return run_command(self.name, self.preset, self.overrides, self.store.root)
+        return run_command(self.name, self.preset, self.overrides, self.store.location)
 
 
 def make_job(
-    config: str, rounds: int | None, seed: int | None, overrides: list[str] | None, name: str | None, store: Path
+    config: str, rounds: int | None, seed: int | None, overrides: list[str] | None, name: str | None, store: str | Path
 ) -> Job:
     """The job that arguments describe.
 
@@ -80,30 +80,30 @@ def make_job(
         UserError: the configuration or the name is wrong.
     """
     from cohyde.config import load_config
-    from cohyde.dag.store import Store
+    from cohyde.dag.remote import open_store
     from cohyde.dag.sweep import check_run_name
 
     given = list(overrides or [])
     given += [f"rounds={rounds}"] if rounds is not None else []
     given += [f"seeds.loop={seed}"] if seed is not None else []
     settings = load_config(config, given)
-    run_name, at = name or Path(config).stem, Store(store)
+    run_name, at = name or Path(config).stem, open_store(store)
     check_run_name(at, run_name)
     return Job(name=run_name, settings=settings, store=at, preset=config, overrides=tuple(given))
 
 
-def job_of(run_name: str | None, store: Path) -> Job:
+def job_of(run_name: str | None, store: str | Path) -> Job:
     """The job that a run's record describes; without a name, the latest.
 
     Raises:
         UserError: there is no such run, or its record is damaged.
     """
     from cohyde.config import Config, build
+    from cohyde.dag.remote import open_store
     from cohyde.dag.runs import latest_run, load_run, run_names
-    from cohyde.dag.store import Store
     from cohyde.dag.sweep import load_sweep, sweep_names
 
-    at = Store(store)
+    at = open_store(store)
     if run_name in sweep_names(at) and run_name not in run_names(at):
         members = [member.name for member in load_sweep(at, run_name).members]
         raise UserError(f"{run_name} is a sweep, and this is about one run", f"its runs are: {', '.join(members)}")
@@ -150,7 +150,8 @@ def tell_differences(job: Job) -> None:
 
 def unfinished(job: Job) -> "list[Node]":
     """The stages that have no artifact."""
-    return [node for node in job.plan.nodes.values() if not job.store.exists(node.id, node.fingerprint)]
+    finished = job.store.finished(job.plan.nodes.values())
+    return [node for name, node in job.plan.nodes.items() if name not in finished]
 
 
 def check_data(job: Job, todo: "Iterable[Node]") -> None:
@@ -223,7 +224,7 @@ def print_states_json(job: Job, found: "Sequence[StageState]") -> None:
     """What ``plan --json`` and ``status --json`` print."""
     from cohyde.terminal import print_json
 
-    print_json({"run": job.name, "store": str(job.store.root), "stages": [state.to_json() for state in found]})
+    print_json({"run": job.name, "store": job.store.location, "stages": [state.to_json() for state in found]})
 
 
 def report_of(job: Job) -> "Report":
@@ -261,4 +262,4 @@ def print_report_of(job: Job) -> None:
     print_report(out(), found, job.name)
     node = next(node for node in job.seen.nodes.values() if node.id == "report")
     if job.store.exists(node.id, node.fingerprint):
-        out().print(f"[dim]{job.store.artifact_path(node.id, node.fingerprint) / 'report.md'}[/dim]", soft_wrap=True)
+        out().print(f"[dim]{job.store.usable(node.id, node.fingerprint, job.name) / 'report.md'}[/dim]", soft_wrap=True)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 RUNNING, RESULTS, DATA, STORE, SURROUNDINGS = "Run", "Results", "Data", "Store", "Surroundings"
-DEFAULT_STORE = Path("store")
+DEFAULT_STORE = "store"
 
 Overrides = Annotated[
     list[str] | None,
@@ -29,7 +29,10 @@ RunName = Annotated[
     str | None, typer.Option("--name", "-n", metavar="RUN", help="Name of the run.", show_default="the preset's")
 ]
 StoreFolder = Annotated[
-    Path, typer.Option("--store", metavar="DIR", envvar="COHYDE_STORE", help="Where artifacts and runs lie.")
+    str,
+    typer.Option(
+        "--store", metavar="DIR|URL", envvar="COHYDE_STORE", help="Where artifacts lie; or s3://BUCKET/PREFIX."
+    ),
 ]
 Until = Annotated[
     str | None, typer.Option("--until", metavar="ID", help="This stage and what it needs, for example S3.1.")
@@ -52,11 +55,11 @@ def prepare_for_models() -> None:
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 
-def store_option(root: Path) -> list[str]:
+def store_option(location: str) -> list[str]:
     """The option that names a store; none for the usual one."""
-    return [] if root == DEFAULT_STORE.absolute() else ["--store", str(root)]
+    return [] if location == str(Path(DEFAULT_STORE).absolute()) else ["--store", location]
 
 
-def run_command(name: str, preset: str, overrides: Sequence[str], root: Path) -> str:
+def run_command(name: str, preset: str, overrides: Sequence[str], location: str) -> str:
     """What goes on with a run."""
-    return shlex.join(["cohyde", "run", "--config", preset, "--name", name, *store_option(root), *overrides])
+    return shlex.join(["cohyde", "run", "--config", preset, "--name", name, *store_option(location), *overrides])

@@ -24,21 +24,21 @@ def verify(
     Says which file is damaged, which runs and stages that touches, and how to make it anew. Leaves with 1 if anything
     is damaged, also where it was discarded.
     """
-    from cohyde.dag.store import Store
+    from cohyde.dag.remote import open_store
     from cohyde.dag.verify import discard_damaged
     from cohyde.dag.verify import verify as verify_store
     from cohyde.live import Work
     from cohyde.terminal import print_json
     from cohyde.terminal_store import print_discarded, print_verification
 
-    at = _there(Store(store))
+    at = _there(open_store(store))
     with Work("verifying") as work:
         found = verify_store(at, work)
     gone = discard_damaged(at, found) if discard else []
     if as_json:
-        print_json({"store": str(at.root), **found.to_json(), "discarded": gone})
+        print_json({"store": at.location, **found.to_json(), "discarded": gone})
     else:
-        print_verification(found, store_option(at.root))
+        print_verification(found, store_option(at.location))
         if discard:
             print_discarded(gone, _commands(at, found))
     if not found.ok:
@@ -56,12 +56,16 @@ def gc(
     What somebody works on is left alone, so it may be used beside a run.
     """
     from cohyde.dag.gc import find, remove
-    from cohyde.dag.store import Store
+    from cohyde.dag.remote import open_store
     from cohyde.live import Work
     from cohyde.terminal import print_json
     from cohyde.terminal_store import print_garbage
 
-    at = _there(Store(store))
+    at = _there(open_store(store))
+    if at.location != str(at.root):
+        raise UserError(
+            f"{at.location}: gc tidies folders, not object stores", "remove what lies there with its own tools"
+        )
     with Work("looking") as work:
         found = find(at, work)
     with Work("removing") as work:
@@ -70,15 +74,15 @@ def gc(
         garbage = [item.to_json() for item in found.garbage]
         kept = {node: str(holder) for node, holder in found.busy.items()}
         removed = [str(item.path) for item in gone]
-        print_json({"store": str(at.root), "bytes": found.bytes, "garbage": garbage, "busy": kept, "removed": removed})
+        print_json({"store": at.location, "bytes": found.bytes, "garbage": garbage, "busy": kept, "removed": removed})
     else:
-        print_garbage(found, gone if yes else None, store_option(at.root))
+        print_garbage(found, gone if yes else None, store_option(at.location))
 
 
 def _there(store: "Store") -> "Store":
     """The store, if there is one: of a misspelt one nothing is damaged, and nothing can be removed."""
-    if not store.root.is_dir():
-        raise UserError(f"{store.root}: there is no store here", "name it with --store DIR")
+    if not store.is_there():
+        raise UserError(f"{store.location}: there is no store here", "name it with --store DIR")
     return store
 
 
@@ -88,4 +92,4 @@ def _commands(store: "Store", found: "Verification") -> dict[str, str]:
 
     runs = dict.fromkeys(run for damage in found.damaged for run in damage.runs)
     records = [load_run(store, run) for run in runs]
-    return {one.name: run_command(one.name, one.preset, one.overrides, store.root) for one in records}
+    return {one.name: run_command(one.name, one.preset, one.overrides, store.location) for one in records}

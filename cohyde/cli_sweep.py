@@ -21,7 +21,7 @@ from cohyde.cli_jobs import (
     run_live,
     unfinished,
 )
-from cohyde.cli_options import DEFAULT_STORE, Address, AsJson, ConfigName, Rounds, StoreFolder
+from cohyde.cli_options import DEFAULT_STORE, Address, AsJson, ConfigName, Rounds, StoreFolder, store_option
 from cohyde.errors import UserError
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Sweep:
     @property
     def command(self) -> str:
         """What goes on with this sweep."""
-        where = [] if self.store.root == DEFAULT_STORE.absolute() else ["--store", str(self.store.root)]
+        where = store_option(self.store.location)
         seeds = ["--seeds", ",".join(map(str, self.record.seeds))]
         named = ["--config", self.record.preset, "--name", self.name]
         return shlex.join(["cohyde", "sweep", *seeds, *named, *where, *self.record.overrides])
@@ -124,16 +124,16 @@ def sweep(
         raise typer.Exit(1)
 
 
-def find_sweep(name: str | None, store: Path) -> Sweep | None:
+def find_sweep(name: str | None, store: str | Path) -> Sweep | None:
     """The sweep of this name, or without a name the latest, if no run was started after it; else None.
 
     Raises:
         UserError: its record, or that of one of its runs, is damaged or gone.
     """
-    from cohyde.dag.store import Store
+    from cohyde.dag.remote import open_store
     from cohyde.dag.sweep import latest_sweep, load_sweep, sweep_names
 
-    at = Store(store)
+    at = open_store(store)
     chosen = latest_sweep(at) if name is None else name if name in sweep_names(at) else None
     if chosen is None:
         return None
@@ -172,7 +172,7 @@ def sweep_report(job: Sweep, as_json: bool) -> None:
 
     if as_json:
         found = [arm.to_json() for arm in arms(job)]
-        print_json({"run": job.name, "runs": list(job.jobs), "store": str(job.store.root), "arms": found})
+        print_json({"run": job.name, "runs": list(job.jobs), "store": job.store.location, "arms": found})
     elif not print_tables(job):
         raise UserError(f"sweep {job.name}: no run is done yet", f"see how far they are: cohyde status {job.name}")
 
@@ -196,7 +196,7 @@ def print_json_of(job: Sweep, more: Mapping[str, Any] | None = None) -> None:
     from cohyde.terminal import print_json
 
     rows = [state.to_json() for state in job.union.rows(states(job.union.plan, job.store))]
-    found = {"run": job.name, "runs": list(job.jobs), "store": str(job.store.root), "stages": rows}
+    found = {"run": job.name, "runs": list(job.jobs), "store": job.store.location, "stages": rows}
     print_json(found | dict(more or {}))
 
 
@@ -204,7 +204,7 @@ def print_json_of(job: Sweep, more: Mapping[str, Any] | None = None) -> None:
 
 
 def planned(
-    config: str, seeds: str | None, rounds: int | None, overrides: Sequence[str], name: str | None, store: Path
+    config: str, seeds: str | None, rounds: int | None, overrides: Sequence[str], name: str | None, store: str | Path
 ) -> Sweep:
     """The sweep that arguments describe.
 
@@ -212,8 +212,8 @@ def planned(
         UserError: the configuration, a seed, a value or the name is wrong, or two runs would be the same.
     """
     from cohyde.config import load_config, load_configs, plain
+    from cohyde.dag.remote import open_store
     from cohyde.dag.runs import check_name
-    from cohyde.dag.store import Store
     from cohyde.dag.sweep import Member, SweepRecord
     from cohyde.grid import first_of, grid, parse_seeds
     from stages.pipeline import Surroundings
@@ -222,7 +222,7 @@ def planned(
     given = [*overrides, *([f"rounds={rounds}"] if rounds is not None else [])]
     base = load_config(config, first_of(given))
     points = grid(title, parse_seeds(seeds) if seeds is not None else [base.seeds.loop], given)
-    at, found = Store(store), Surroundings()
+    at, found = open_store(store), Surroundings()
     jobs = {
         point.name: Job(
             name=point.name, settings=settings, store=at, preset=config, overrides=point.overrides, found=found

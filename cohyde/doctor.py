@@ -47,11 +47,11 @@ class Check:
         return asdict(self)
 
 
-def examine(config: Config, store: Path) -> list[Check]:
+def examine(config: Config, store: str | Path) -> list[Check]:
     """Every check, for the models and resources of one configuration. Imports neither torch nor ray."""
     checks = [_python(), *map(_library, LIBRARIES), _one_faiss(), _gpus(config), _ray_authentication()]
     checks += [_model("encoder", config.encoder.model), _model("rewriter", config.rewriter.model)]
-    return [*checks, _data(config), _store(store)]
+    return [*checks, _data(config), _store(str(store))]
 
 
 def _python() -> Check:
@@ -141,19 +141,27 @@ def _data(config: Config) -> Check:
     return _attempt("data", look)
 
 
-def _store(store: Path) -> Check:
-    def try_it() -> str:
-        try:
-            store.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=store):
-                free = shutil.disk_usage(store).free / 2**30
-        except OSError as error:
-            raise UserError(f"{store}: {error.strerror}", "name a folder that can be written with --store") from None
-        if free < LEAST_FREE_GIB:
-            raise UserError(f"{store}: {free:.1f} GiB free", "each round of a small model writes about 1 GiB")
-        return f"{store} can be written, {free:.0f} GiB free"
+def _store(location: str) -> Check:
+    return _attempt("store", lambda: _try_url(location) if "://" in location else _try_folder(Path(location)))
 
-    return _attempt("store", try_it)
+
+def _try_url(location: str) -> str:
+    from cohyde.dag.remote import open_store
+
+    open_store(location).prepare()
+    return f"{location} can be written"
+
+
+def _try_folder(store: Path) -> str:
+    try:
+        store.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=store):
+            free = shutil.disk_usage(store).free / 2**30
+    except OSError as error:
+        raise UserError(f"{store}: {error.strerror}", "name a folder that can be written with --store") from None
+    if free < LEAST_FREE_GIB:
+        raise UserError(f"{store}: {free:.1f} GiB free", "each round of a small model writes about 1 GiB")
+    return f"{store} can be written, {free:.0f} GiB free"
 
 
 def _attempt(name: str, look: Callable[[], str]) -> Check:

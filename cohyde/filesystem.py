@@ -17,6 +17,15 @@ REPLACEABLE = "dataset.yaml"
 """What a folder has to hold to be replaced: the card that every dataset and every export of ours has."""
 
 
+def cache_root() -> Path:
+    """``$COHYDE_CACHE``, else ``$XDG_CACHE_HOME/cohyde``, else ``~/.cache/cohyde``."""
+    own = os.environ.get("COHYDE_CACHE")
+    if own:
+        return Path(own).expanduser()
+    shared = os.environ.get("XDG_CACHE_HOME")
+    return (Path(shared) if shared else Path.home() / ".cache") / "cohyde"
+
+
 def as_user_error(error: BaseException, place: Path, option: str = STORE) -> UserError | None:
     """What a person can do about an error of the file system; None where it is something else.
 
@@ -37,6 +46,8 @@ def writing_to(place: Path, option: str = STORE) -> Iterator[None]:
     """Any failure to write below ``place`` becomes a :class:`UserError` that names the path and the ``option``."""
     try:
         yield
+    except UserError:  # an object store's, which says what to do
+        raise
     except OSError as error:
         known = as_user_error(error, place, option)
         if known is None:

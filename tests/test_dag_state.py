@@ -63,7 +63,7 @@ def test_a_finished_stage_tells_its_record(tmp_path: Path) -> None:
     finish(store, plan, "a")
     first, second, *_ = states(plan, store)
     assert (first.state, first.seconds, first.metrics) == ("done", 2.5, {"m": 1})
-    assert first.path == store.root / plan.named("a")[0]
+    assert first.path == str(store.root / plan.named("a")[0])
     assert (second.state, second.path, second.seconds, second.metrics) == ("ready", None, None, {})
     assert second.inputs == {"x": "a"}
     assert set(first.to_json()) == {"id", "state", "fingerprint", "inputs", "path", "seconds", "metrics"}

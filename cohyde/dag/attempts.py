@@ -3,17 +3,18 @@
 import json
 import os
 import socket
-import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from cohyde.dag.places import Folder, Place, read_if_there
 from cohyde.dag.processes import birth_of, is_alive
 from cohyde.dag.store import Store
-from cohyde.filesystem import replace_text, writing_to
+from cohyde.filesystem import writing_to
 
+LOG, OWNER = "log.txt", "owner.json"
 STALE_SECONDS = 90.0
 """An attempt on another host that gave no sign of life for so long is shown as dead; its clock may be a minute off."""
 
@@ -36,7 +37,7 @@ class Failure:
     traceback: tuple[str, ...] = ()
     """The last lines."""
     log: str
-    """Path of the attempt's log file."""
+    """Where the attempt's log is: a path or a URL."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +66,14 @@ class Attempt:
     """One folder ``logs/<node>/attempt-<n>``."""
 
     folder: Path
+    """On this machine: where the log is written."""
+    place: Place | None = None
+    """Where all see it, if that is not the same."""
+
+    @property
+    def at(self) -> Place:
+        """Where owner, progress, failure and end are noted."""
+        return self.place or Folder(self.folder)
 
     @property
     def number(self) -> int:
@@ -74,20 +83,25 @@ class Attempt:
     @property
     def log(self) -> Path:
         """What the stage printed and logged."""
-        return self.folder / "log.txt"
+        return self.folder / LOG
+
+    @property
+    def shown_log(self) -> str:
+        """Where a person finds the log when the attempt is over."""
+        return f"{self.at}/{LOG}"
 
     def start(self, owner: Owner) -> None:
         """Note who works on it. The file's age is the sign of life."""
-        replace_text(self.folder / "owner.json", json.dumps(asdict(owner)))
+        self.at.replace(OWNER, json.dumps(asdict(owner)))
 
     def beat(self) -> None:
         """Give a sign of life."""
         with suppress(OSError):
-            os.utime(self.folder / "owner.json")
+            self.at.refresh(OWNER)
 
     def owner(self) -> Owner | None:
         """Who works or worked on it; None before it has started."""
-        data = _read(self.folder / "owner.json")
+        data = self._read(OWNER)
         return Owner(**data) if data else None
 
     def is_running(self) -> bool:
@@ -96,86 +110,100 @@ class Attempt:
         On this host the process table knows. Elsewhere the age of the last sign of life has to do.
         """
         owner = self.owner()
-        if owner is None or (self.folder / "ended").exists():
+        if owner is None or self.at.exists("ended"):
             return False
         if owner.host == socket.gethostname():
             return is_alive(owner.pid, owner.birth)
         with suppress(OSError):
-            return time.time() - (self.folder / "owner.json").stat().st_mtime < STALE_SECONDS
+            return self.at.age(OWNER) < STALE_SECONDS
         return False
 
     def ask_to_stop(self) -> None:
         """Let its worker know that it shall write a checkpoint and stop."""
         with suppress(OSError):
-            (self.folder / "stop").touch()
+            self.at.touch("stop")
 
     def is_asked_to_stop(self) -> bool:
         """Whether somebody did."""
-        return (self.folder / "stop").exists()
+        return self.at.exists("stop")
 
     def heeds(self) -> None:
         """Note that the stage looks whether it shall stop."""
         with suppress(OSError):
-            (self.folder / "heeds").touch()
+            self.at.touch("heeds")
 
     def heeds_stop(self) -> bool:
         """Whether asking it to stop is of use."""
-        return (self.folder / "heeds").exists()
+        return self.at.exists("heeds")
 
     def end(self, failure: Failure | None = None) -> None:
         """Note that it is over. A full disk must not hide the failure that it caused, so errors are let go."""
         with suppress(OSError):
             if failure is not None:
-                replace_text(self.folder / "failure.json", json.dumps(asdict(failure), ensure_ascii=False))
-            (self.folder / "ended").touch()
+                self.at.replace("failure.json", json.dumps(asdict(failure), ensure_ascii=False))
+            if self.place is not None and self.log.exists():
+                self.place.write(LOG, self.log.read_text(encoding="utf-8", errors="replace"))
+            self.at.touch("ended")
 
     def failure(self) -> Failure | None:
         """Why it failed, if it did."""
-        data = _read(self.folder / "failure.json")
+        data = self._read("failure.json")
         return Failure(**{**data, "traceback": tuple(data["traceback"])}) if data else None
 
     def write_progress(self, state: dict[str, Any]) -> None:
         """Say how far it is."""
         with suppress(OSError):
-            replace_text(self.folder / "progress.json", json.dumps(state, ensure_ascii=False))
+            self.at.replace("progress.json", json.dumps(state, ensure_ascii=False))
 
     def progress(self) -> dict[str, Any]:
         """How far it is: ``done``, ``total``, ``what``, ``warnings``; empty before it has said anything.
 
         ``done`` was ``first`` when counting began, ``seconds`` ago by the worker's own clock.
         """
-        return _read(self.folder / "progress.json") or {}
+        return self._read("progress.json") or {}
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        """A JSON object that we wrote; None where there is none, or none yet."""
+        try:
+            data = json.loads(read_if_there(self.at, name) or "")
+        except ValueError:
+            return None
+        return data if isinstance(data, dict) else None
 
 
 def new_attempt(store: Store, name: str) -> Attempt:
     """The next attempt's folder for a node, and ``latest`` pointing at it."""
-    parent = store.logs / name
+    parent, place = store.logs / name, store.place("logs", name)
     with writing_to(parent):
-        parent.mkdir(parents=True, exist_ok=True)
-        number = max(_numbers(parent), default=0) + 1
-        while True:
-            folder = parent / f"attempt-{number}"
-            try:
-                folder.mkdir()
-            except FileExistsError:  # another runner was faster
-                number += 1
-                continue
-            _point(parent / "latest", folder.name)
-            return Attempt(folder)
+        number = max(_numbers(place), default=0) + 1
+        while not place.claim(f"attempt-{number}"):  # another runner was faster
+            number += 1
+        attempt = attempt_at(store, name, number)
+        _point(parent / "latest", attempt.folder.name)
+        return attempt
+
+
+def attempt_at(store: Store, name: str, number: int) -> Attempt:
+    """An attempt that was made, by this process or another; its folder on this machine is there then."""
+    folder = store.logs / name / f"attempt-{number}"
+    place = store.place("logs", name, folder.name)
+    with writing_to(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    return Attempt(folder, None if isinstance(place, Folder) else place)
 
 
 def latest_attempt(store: Store, name: str) -> Attempt | None:
     """The attempt with the highest number."""
-    number = max(_numbers(store.logs / name), default=0)
-    return Attempt(store.logs / name / f"attempt-{number}") if number else None
+    place = store.place("logs", name)
+    number = max(_numbers(place), default=0)
+    if not number:
+        return None
+    folder = store.logs / name / f"attempt-{number}"
+    return Attempt(folder, None if isinstance(place, Folder) else place.below(folder.name))
 
 
-def _numbers(parent: Path) -> list[int]:
-    try:
-        names = os.listdir(parent)
-    except FileNotFoundError:
-        return []
-    parts = [name.partition("attempt-") for name in names]
+def _numbers(place: Place) -> list[int]:
+    parts = [name.partition("attempt-") for name in place.names()]
     return [int(number) for before, dash, number in parts if dash and not before and number.isdigit()]
 
 
@@ -186,12 +214,3 @@ def _point(link: Path, target: str) -> None:
         temporary.unlink(missing_ok=True)
         temporary.symlink_to(target)
         os.replace(temporary, link)
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    """A JSON object that we wrote; None where there is none, or none yet."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return data if isinstance(data, dict) else None

@@ -5,11 +5,9 @@ takers one wins, also on NFS, where locks are not to be trusted. A lease is aliv
 changes: whoever waits judges by changes that it sees over its own clock, and no two clocks are ever compared.
 """
 
-import errno
 import json
 import os
 import secrets
-import shutil
 import socket
 import time
 from contextlib import suppress
@@ -17,13 +15,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from cohyde.dag.places import Place, place_of
 from cohyde.dag.processes import birth_of, is_alive
-from cohyde.filesystem import replace_text, writing_to
+from cohyde.filesystem import writing_to
 
 BEAT_SECONDS = 5.0
 DEAD_SECONDS = 30.0
 """A heartbeat that does not change for so long is that of a dead process, or of a machine that is cut off."""
-NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS}
 
 
 class LeaseLostError(RuntimeError):
@@ -58,9 +56,9 @@ class Holder:
 class Lease:
     """A lease that this process holds."""
 
-    def __init__(self, folder: Path, number: int, holder: Holder) -> None:
+    def __init__(self, place: Place, number: int, holder: Holder) -> None:
         """As :func:`take` makes it."""
-        self.folder, self.number, self.holder = folder, number, holder
+        self.place, self.number, self.holder = place, number, holder
 
     def beat(self) -> bool:
         """Give a sign of life; whether the lease is still held. A file system that is full or away does not end it."""
@@ -68,13 +66,13 @@ class Lease:
             return False
         self.holder = replace(self.holder, beat=self.holder.beat + 1)
         with suppress(OSError):
-            _write(self.folder, self.number, self.holder)
+            _write(self.place, self.number, self.holder)
         return True
 
     def is_held(self) -> bool:
         """Whether nobody has taken it over."""
         try:
-            number, holder = newest(self.folder)
+            number, holder = newest(self.place)
         except OSError:  # the file system is away for a moment, and nobody can take over what nobody can reach
             return True
         return number == self.number and (holder is None or holder.token == self.holder.token)
@@ -86,21 +84,21 @@ class Lease:
             LeaseLostError: another process has it now.
         """
         if not self.is_held():
-            raise LeaseLostError(f"the lease was taken over by {newest(self.folder)[1] or 'another process'}")
+            raise LeaseLostError(f"the lease was taken over by {newest(self.place)[1] or 'another process'}")
 
     def release(self) -> None:
         """Let others have it. The file stays, so that numbers go on rising."""
         if self.is_held():
             with suppress(OSError):
-                _write(self.folder, self.number, replace(self.holder, released=True))
+                _write(self.place, self.number, replace(self.holder, released=True))
 
 
 class Watch:
     """Whether somebody works on a stage, judged by what this process has seen of the heartbeat."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, where: Path | Place) -> None:
         """Nothing is seen yet."""
-        self.folder = folder
+        self.place = place_of(where)
         self.number = 0
         """The number that :meth:`holder` has judged last."""
         self._seen: tuple[int, Holder | None] = (0, None)
@@ -108,7 +106,7 @@ class Watch:
 
     def holder(self) -> Holder | None:
         """Who has the lease; None where nobody has, or its holder is dead."""
-        now = newest(self.folder)
+        now = newest(self.place)
         if now != self._seen:
             self._seen, self._since = now, time.monotonic()
         self.number, holder = now
@@ -124,86 +122,60 @@ UNKNOWN = Holder(token="", run="?", attempt="", host="?", pid=0, birth=None)
 """Of a lease whose file cannot be read yet."""
 
 
-def take(folder: Path, over: int, run: str, attempt: str) -> Lease | None:
+def take(where: Path | Place, over: int, run: str, attempt: str) -> Lease | None:
     """Take a lease over from number ``over``, which a :class:`Watch` found free; None where another was faster.
 
     Raises:
         UserError: the store cannot be written to.
     """
-    with writing_to(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+    place = place_of(where)
+    with writing_to(Path(str(where))):
         holder = Holder.this_process(run, attempt)
-        if newest(folder)[0] != over or not _create(folder, over + 1, holder):
+        if newest(place)[0] != over or not _create(place, over + 1, holder):
             return None
-    for path, number in _numbers(folder):
+    for name, number in _numbers(place):
         if number <= over:
-            path.unlink(missing_ok=True)
-    return Lease(folder, over + 1, holder)
+            place.remove(name)
+    return Lease(place, over + 1, holder)
 
 
-def revoke(folder: Path, attempt: str) -> None:
+def revoke(where: Path | Place, attempt: str) -> None:
     """Free a lease whose holder is known to be dead: that of this attempt, and no other."""
-    number, holder = newest(folder)
+    place = place_of(where)
+    number, holder = newest(place)
     if holder and holder.attempt == attempt and not holder.released:
         with suppress(OSError):
-            _create(folder, number + 1, replace(holder, token=secrets.token_hex(8), released=True))
+            _create(place, number + 1, replace(holder, token=secrets.token_hex(8), released=True))
 
 
-def newest(folder: Path) -> tuple[int, Holder | None]:
+def newest(where: Path | Place) -> tuple[int, Holder | None]:
     """The highest number and its holder; 0 where there is none, and no holder where the file cannot be read yet."""
-    found = max(_numbers(folder), key=lambda item: item[1], default=None)
+    place = place_of(where)
+    found = max(_numbers(place), key=lambda item: item[1], default=None)
     if found is None:
         return 0, None
-    path, number = found
+    name, number = found
     try:
-        return number, Holder(**json.loads(path.read_text(encoding="utf-8")))
+        return number, Holder(**json.loads(place.read(name)))
     except (OSError, ValueError, TypeError):
         return number, None
 
 
-def forget(folder: Path) -> None:
+def forget(where: Path | Place) -> None:
     """Remove the record of leases of a stage that nobody holds."""
-    shutil.rmtree(folder, ignore_errors=True)
+    place_of(where).clear()
 
 
-def _numbers(folder: Path) -> list[tuple[Path, int]]:
-    try:
-        names = os.listdir(folder)
-    except FileNotFoundError:
-        return []
-    return [(folder / name, int(name[:-5])) for name in names if name.endswith(".json") and name[:-5].isdigit()]
+def _numbers(place: Place) -> list[tuple[str, int]]:
+    return [(name, int(name[:-5])) for name in place.names() if name.endswith(".json") and name[:-5].isdigit()]
 
 
-def _write(folder: Path, number: int, holder: Holder) -> None:
-    replace_text(folder / f"{number}.json", _text(holder))
+def _write(place: Place, number: int, holder: Holder) -> None:
+    place.replace(f"{number}.json", _text(holder))
 
 
-def _create(folder: Path, number: int, holder: Holder) -> bool:
-    """Create a lease's file, whole, if there is none of this number; whether it was us."""
-    target = folder / f"{number}.json"
-    temporary = folder / f".{number}.{holder.token}"
-    temporary.write_text(_text(holder), encoding="utf-8")
-    try:
-        os.link(temporary, target)
-    except FileExistsError:
-        return False
-    except OSError as error:
-        if error.errno not in NO_LINKS:
-            raise
-        return _create_exclusively(target, _text(holder))
-    finally:
-        temporary.unlink(missing_ok=True)
-    return True
-
-
-def _create_exclusively(target: Path, text: str) -> bool:
-    """For file systems without hard links: a reader may see the file before its content, and waits then."""
-    try:
-        with target.open("x", encoding="utf-8") as handle:
-            handle.write(text)
-    except FileExistsError:
-        return False
-    return True
+def _create(place: Place, number: int, holder: Holder) -> bool:
+    return place.create(f"{number}.json", _text(holder), holder.token)
 
 
 def _text(holder: Holder) -> str:

@@ -75,7 +75,8 @@ def run(
     plan = as_plan(specs)
     if until is not None:
         plan = plan.until(until)
-    todo = [node for node in plan.nodes.values() if not store.exists(node.id, node.fingerprint)]
+    finished = store.finished(plan.nodes.values())
+    todo = [node for name, node in plan.nodes.items() if name not in finished]
     failures: dict[str, Failure] = {}
     if todo:
         store.prepare()
@@ -103,10 +104,10 @@ def check_inputs(plan: Plan, todo: Sequence[Node], store: Store, run_name: str) 
         UserError: one is damaged; names the file and the command that makes it anew.
     """
     anew = {node.name for node in todo}
-    for source in dict.fromkeys(source for node in todo for source in node.inputs.values()):
-        node = plan.nodes[source]
-        if source not in anew and store.exists(node.id, node.fingerprint):
-            store.usable(node.id, node.fingerprint, plan.runs.get(source, run_name))
+    sources = [plan.nodes[name] for node in todo for name in node.inputs.values() if name not in anew]
+    finished = store.finished(sources)
+    for name, node in {node.name: node for node in sources if node.name in finished}.items():
+        store.check(node.id, node.fingerprint, plan.runs.get(name, run_name))
 
 
 @dataclass(kw_only=True)
@@ -242,7 +243,7 @@ class Execution:
     def _look_elsewhere(self) -> None:
         """What another run has finished is finished; what it has let go of, or died over, is ours to do."""
         now = time.monotonic()
-        if now - self._looked < POLL_SECONDS:
+        if now - self._looked < self.store.poll_seconds:
             return
         self._looked = now
         for name in sorted(self.elsewhere):
@@ -264,8 +265,8 @@ class Execution:
             node=node,
             identity=self.plan.identities[node.name],
             inputs={name: (source.id, source.fingerprint) for name, source in sources.items()},
-            store=str(self.store.root),
-            attempt=str(attempt.folder),
+            store=self.store.location,
+            attempt=str(attempt.at),
             run=self._run_of(node.name),
             git=self.git,
             over=self.watches[node.name].number,
@@ -310,7 +311,7 @@ class Execution:
         node = flight.node
         self._look_at(flight)
         failure = _crash(flight, error)
-        revoke(self.store.lease(node.id, node.fingerprint), str(flight.attempt.folder))
+        revoke(self.store.lease(node.id, node.fingerprint), str(flight.attempt.at))
         if isinstance(error, self.ray.exceptions.NodeDiedError):
             self.losses[node.name] = self.losses.get(node.name, 0) + 1
             if self.losses[node.name] <= LOSSES:
@@ -341,7 +342,7 @@ class Execution:
 
     def _poll(self) -> None:
         now = time.monotonic()
-        if now - self._polled >= POLL_SECONDS:
+        if now - self._polled >= self.store.poll_seconds:
             self._polled = now
             for flight in self.flights.values():
                 self._look_at(flight)
@@ -428,7 +429,7 @@ def _crash(flight: Flight, error: Exception) -> Failure:
         error=f"{type(inner).__name__}: {inner}" if inner else cause,
         remedy="give it more with the stage's resources.memory_gib, or lower its batch size" if memory else "",
         traceback=tuple(str(error).splitlines()[-8:]),
-        log=str(flight.attempt.log),
+        log=flight.attempt.shown_log,
     )
     flight.attempt.end(failure)
     return failure

@@ -12,9 +12,9 @@ from cohyde.dag.plan import Node, Plan
 from cohyde.dag.store import UPDATE, Store
 from cohyde.errors import UserError
 from cohyde.filesystem import writing_to
-from cohyde.io import write_text
 
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
+FILE = "run.yaml"
 FORMAT = 1
 
 
@@ -53,7 +53,7 @@ def save_run(store: Store, record: RunRecord) -> Path:
     """Write the record, whole or not at all, over an older one of the same name; returns its path."""
     import yaml
 
-    path = store.runs / check_name(record.name) / "run.yaml"
+    path = store.runs / check_name(record.name) / FILE
     names = {name: node.id for name, node in record.plan.nodes.items()}
     body = {
         "format": FORMAT,
@@ -74,7 +74,7 @@ def save_run(store: Store, record: RunRecord) -> Path:
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # the C one is ten times as fast, where it was built
     text = yaml.dump(body, Dumper=dumper, sort_keys=False, allow_unicode=True, width=120)
     with writing_to(path):
-        write_text(path, text)
+        store.place("runs").write(f"{record.name}/{FILE}", text)
     return path
 
 
@@ -86,13 +86,13 @@ def load_run(store: Store, name: str) -> RunRecord:
     """
     import yaml
 
-    path = store.runs / check_name(name) / "run.yaml"
+    path = store.shown("runs", check_name(name), FILE)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = store.place("runs").read(f"{name}/{FILE}")
     except (FileNotFoundError, NotADirectoryError):
         known = run_names(store)
         there = f"runs there: {', '.join(known)}" if known else "there are no runs there yet: start with `cohyde run`"
-        raise UserError(f"no run is called {name!r} in {store.root}", there) from None
+        raise UserError(f"no run is called {name!r} in {store.location}", there) from None
     try:
         # As yaml.safe_load, but by the C parser where it was built: a sweep's record has thousands of lines.
         body = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
@@ -117,7 +117,7 @@ def load_runs(store: Store) -> tuple[dict[str, RunRecord], list[UserError]]:
 
 def run_names(store: Store) -> list[str]:
     """Names of all runs, sorted."""
-    return sorted(path.parent.name for path in store.runs.glob("*/run.yaml"))
+    return sorted(_times(store))
 
 
 def latest_run(store: Store) -> str:
@@ -126,10 +126,20 @@ def latest_run(store: Store) -> str:
     Raises:
         UserError: there is none.
     """
-    paths = sorted(store.runs.glob("*/run.yaml"), key=lambda path: path.stat().st_mtime)
-    if not paths:
-        raise UserError(f"there is no run in {store.root} yet", "start with `cohyde run`")
-    return paths[-1].parent.name
+    times = _times(store)
+    if not times:
+        raise UserError(f"there is no run in {store.location} yet", "start with `cohyde run`")
+    return max(times, key=lambda name: times[name])
+
+
+def run_time(store: Store) -> float:
+    """When a run was last started; 0 where none was."""
+    return max(_times(store).values(), default=0.0)
+
+
+def _times(store: Store) -> dict[str, float]:
+    """When each run was last started, by name."""
+    return {file.removesuffix(f"/{FILE}"): time for file, time in store.place("runs").times(f"*/{FILE}").items()}
 
 
 def _parsed(body: Any) -> RunRecord:

@@ -1,12 +1,11 @@
 """The state of every stage, read from the store alone: no Ray, no torch."""
 
-import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from cohyde.dag.attempts import latest_attempt
+from cohyde.dag.manifest import Manifest
 from cohyde.dag.plan import Node, Plan, as_plan
 from cohyde.dag.spec import Metrics, StageSpec
 from cohyde.dag.store import Store
@@ -23,8 +22,8 @@ class StageState:
     fingerprint: str
     inputs: dict[str, str]
     """Name of the input → stage id."""
-    path: Path | None
-    """The artifact's folder; None until it exists."""
+    path: str | None
+    """The artifact's folder, or its URL; None until it exists."""
     seconds: float | None
     metrics: Metrics
 
@@ -35,7 +34,7 @@ class StageState:
             "state": self.state,
             "fingerprint": self.fingerprint,
             "inputs": self.inputs,
-            "path": str(self.path) if self.path else None,
+            "path": self.path,
             "seconds": self.seconds,
             "metrics": self.metrics,
         }
@@ -57,21 +56,22 @@ def states(
     """
     plan = as_plan(specs)
     found = states_by_name(plan, store, failures)
-    return [_stage_state(node, found[name], plan, store, plan.runs.get(name, run)) for name, node in plan.nodes.items()]
+    done = [(node, plan.runs.get(name, run)) for name, node in plan.nodes.items() if found[name] == "done"]
+    manifests = store.manifests(done)
+    return [_stage_state(node, found[name], plan, store, manifests.get(name)) for name, node in plan.nodes.items()]
 
 
 def states_by_name(plan: Plan, store: Store, failures: Collection[str] = ()) -> dict[str, State]:
     """The bare states by node name: no manifest is read, so it costs little where thousands are done."""
-    attempted = _attempted(store)
+    finished, attempted = store.finished(plan.nodes.values()), set(store.place("logs").names())
     found: dict[str, State] = {}
     for name, node in plan.nodes.items():
-        found[name] = _state(node, store, found, name in failures, name in attempted)
+        done = name in finished
+        found[name] = "done" if done else _state(node, store, found, name in failures, name in attempted)
     return found
 
 
 def _state(node: Node, store: Store, above: dict[str, State], known_failure: bool, attempted: bool) -> State:
-    if store.exists(node.id, node.fingerprint):
-        return "done"
     attempt = latest_attempt(store, node.name) if attempted else None
     if attempt and attempt.is_running():
         return "running"
@@ -83,22 +83,13 @@ def _state(node: Node, store: Store, above: dict[str, State], known_failure: boo
     return "ready" if inputs <= {"done"} else "waiting"
 
 
-def _attempted(store: Store) -> set[str]:
-    """Names of the nodes that were ever tried: one look for all."""
-    try:
-        return set(os.listdir(store.logs))
-    except (FileNotFoundError, NotADirectoryError):
-        return set()
-
-
-def _stage_state(node: Node, state: State, plan: Plan, store: Store, run: str) -> StageState:
-    manifest = store.manifest(node.id, node.fingerprint, run) if state == "done" else None
+def _stage_state(node: Node, state: State, plan: Plan, store: Store, manifest: Manifest | None) -> StageState:
     return StageState(
         id=node.id,
         state=state,
         fingerprint=node.fingerprint,
         inputs={key: plan.nodes[source].id for key, source in node.inputs.items()},
-        path=store.artifact_path(node.id, node.fingerprint) if manifest else None,
+        path=store.shown(node.name) if manifest else None,
         seconds=manifest.seconds if manifest else None,
         metrics=dict(manifest.metrics) if manifest else {},
     )

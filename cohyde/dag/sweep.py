@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from cohyde.dag.plan import Plan, merge
-from cohyde.dag.runs import check_name, run_names
+from cohyde.dag.runs import check_name, run_names, run_time
 from cohyde.dag.state import StageState
 from cohyde.dag.store import Store
 from cohyde.errors import UserError
 from cohyde.filesystem import writing_to
-from cohyde.io import write_text
 
 FORMAT = 1
 
@@ -126,25 +125,21 @@ class SweepRecord:
         return [(dict(settings), members) for settings, members in found.items()]
 
 
-def sweep_path(store: Store, name: str) -> Path:
-    """Where the record of a sweep is or will be.
-
-    Raises:
-        UserError: it cannot be a name.
-    """
-    return store.root / "sweeps" / f"{check_name(name)}.yaml"
-
-
 def sweep_names(store: Store) -> list[str]:
     """Names of all sweeps, sorted."""
-    return sorted(path.stem for path in (store.root / "sweeps").glob("*.yaml"))
+    return sorted(_times(store))
 
 
 def latest_sweep(store: Store) -> str | None:
     """Name of the sweep that was started last, unless a run was started since."""
-    swept = sorted((store.root / "sweeps").glob("*.yaml"), key=lambda path: path.stat().st_mtime_ns)
-    runs = [path.stat().st_mtime_ns for path in store.runs.glob("*/run.yaml")]
-    return swept[-1].stem if swept and swept[-1].stat().st_mtime_ns >= max(runs, default=0) else None
+    times = _times(store)
+    last = max(times, key=lambda name: times[name], default=None)
+    return last if last is not None and times[last] >= run_time(store) else None
+
+
+def _times(store: Store) -> dict[str, float]:
+    """When each sweep was last started, by name."""
+    return {file.removesuffix(".yaml"): time for file, time in store.place("sweeps").times("*.yaml").items()}
 
 
 def check_sweep_name(store: Store, name: str) -> None:
@@ -154,7 +149,7 @@ def check_sweep_name(store: Store, name: str) -> None:
         UserError: it is a run's, or cannot be a name.
     """
     if check_name(name) in run_names(store):
-        raise UserError(f"{name!r} is the name of a run in {store.root}", "give the sweep another --name")
+        raise UserError(f"{name!r} is the name of a run in {store.location}", "give the sweep another --name")
 
 
 def check_run_name(store: Store, name: str) -> None:
@@ -163,15 +158,15 @@ def check_run_name(store: Store, name: str) -> None:
     Raises:
         UserError: it is a sweep's, or cannot be a name.
     """
-    if sweep_path(store, name).is_file():
-        raise UserError(f"{name!r} is the name of a sweep in {store.root}", "give the run another --name")
+    if store.place("sweeps").exists(f"{check_name(name)}.yaml"):
+        raise UserError(f"{name!r} is the name of a sweep in {store.location}", "give the run another --name")
 
 
 def save_sweep(store: Store, record: SweepRecord) -> Path:
     """Write the record, whole or not at all, over an older one of the same name; returns its path."""
     import yaml
 
-    path = sweep_path(store, record.name)
+    path = store.root / "sweeps" / f"{check_name(record.name)}.yaml"
     body = {
         "format": FORMAT,
         "name": record.name,
@@ -184,7 +179,7 @@ def save_sweep(store: Store, record: SweepRecord) -> Path:
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
     text = yaml.dump(body, Dumper=dumper, sort_keys=False, allow_unicode=True, width=120)
     with writing_to(path):
-        write_text(path, text)
+        store.place("sweeps").write(path.name, text)
     return path
 
 
@@ -196,12 +191,12 @@ def load_sweep(store: Store, name: str) -> SweepRecord:
     """
     import yaml
 
-    path = sweep_path(store, name)
+    path = store.shown("sweeps", f"{check_name(name)}.yaml")
     try:
-        text = path.read_text(encoding="utf-8")
+        text = store.place("sweeps").read(f"{name}.yaml")
     except (FileNotFoundError, NotADirectoryError):
         known = ", ".join(sweep_names(store)) or "none yet"
-        raise UserError(f"no sweep is called {name!r} in {store.root}", f"sweeps there: {known}") from None
+        raise UserError(f"no sweep is called {name!r} in {store.location}", f"sweeps there: {known}") from None
     try:
         return _parsed(yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
     except (yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError) as error:

@@ -11,7 +11,7 @@ from typing import Any
 from cohyde.dag.manifest import FILE_NAME, FileRecord, NewerFormatError
 from cohyde.dag.plan import SHORT
 from cohyde.dag.runs import RunRecord, load_runs
-from cohyde.dag.store import NAME, Store, file_fault, manifest_in, strays
+from cohyde.dag.store import NAME, Store
 from cohyde.progress import Progress, Silent
 
 TELL_SECONDS = 0.2
@@ -96,8 +96,10 @@ def verify(store: Store, progress: Progress | None = None) -> Verification:
     newer = []
     for folder in store.artifacts():
         try:
-            known[folder] = manifest_in(folder).files
-            faults[folder] = [Fault(file=path, what="not in the manifest") for path in strays(folder, known[folder])]
+            known[folder] = store.manifest_of(folder.name).files
+            faults[folder] = [
+                Fault(file=path, what="not in the manifest") for path in store.strays(folder.name, known[folder])
+            ]
         except NewerFormatError:
             newer.append(folder)
         except FileNotFoundError:  # removed since
@@ -105,7 +107,7 @@ def verify(store: Store, progress: Progress | None = None) -> Verification:
         except (OSError, ValueError) as error:
             faults[folder] = [Fault(file=FILE_NAME, what=getattr(error, "strerror", None) or str(error))]
     files = [(folder, record) for folder, records in known.items() for record in records]
-    for folder, fault in _read_all(files, progress or Silent()):
+    for folder, fault in _read_all(store, files, progress or Silent()):
         faults[folder].append(fault)
     records, unreadable = load_runs(store)
     return Verification(
@@ -117,7 +119,7 @@ def verify(store: Store, progress: Progress | None = None) -> Verification:
         damaged=tuple(
             Damage(path=folder, faults=tuple(found), **_touched(folder.name, records))
             for folder, found in faults.items()
-            if found and (folder / FILE_NAME).exists()
+            if found and store.has_manifest(folder.name)
         ),
         newer=tuple(newer),
         records=tuple(error.message for error in unreadable),
@@ -141,13 +143,15 @@ class _Reading:
                 self._progress.update(self.bytes / MEGABYTE, self.total / MEGABYTE, "MB")
 
 
-def _read_all(files: Iterable[tuple[Path, FileRecord]], progress: Progress) -> Iterator[tuple[Path, Fault]]:
+def _read_all(
+    store: Store, files: Iterable[tuple[Path, FileRecord]], progress: Progress
+) -> Iterator[tuple[Path, Fault]]:
     """The faults of all files. Reading and hashing let go of the interpreter, so threads do."""
     largest_first = sorted(files, key=lambda item: -item[1].size)
     reading = _Reading(sum(record.size for _, record in largest_first), progress)
     pool = ThreadPoolExecutor()
     try:
-        found = pool.map(lambda item: file_fault(item[0], item[1], reading), largest_first)
+        found = pool.map(lambda item: store.file_fault(item[0].name, item[1], reading), largest_first)
         for (folder, record), fault in zip(largest_first, found, strict=True):
             if fault:
                 yield folder, Fault(file=record.path, what=fault)

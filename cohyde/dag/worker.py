@@ -21,10 +21,11 @@ from types import TracebackType
 from typing import Any, cast
 
 from cohyde.config import plain
-from cohyde.dag.attempts import Attempt, Failure, Owner
+from cohyde.dag.attempts import Attempt, Failure, Owner, attempt_at
 from cohyde.dag.leases import BEAT_SECONDS, Lease, LeaseLostError, take
 from cohyde.dag.manifest import Manifest, library_versions
 from cohyde.dag.plan import Node
+from cohyde.dag.remote import open_store
 from cohyde.dag.spec import Metrics, StageFunction, StageSpec
 from cohyde.dag.store import Store
 from cohyde.errors import DivergedError, Interrupted, UserError
@@ -45,8 +46,9 @@ class Task:
     inputs: Mapping[str, tuple[str, str]]
     """Name of the input → stage id and fingerprint."""
     store: str
+    """Its location: a path or a URL."""
     attempt: str
-    """The attempt's folder."""
+    """The attempt's folder, where all see it."""
     run: str
     git: str | None
     over: int = 0
@@ -67,17 +69,19 @@ class Outcome:
 
 def execute(task: Task) -> Outcome:
     """Try the stage once. What goes wrong in it comes back as a failure, and is recorded in the attempt's folder."""
-    attempt, store = Attempt(Path(task.attempt)), Store(task.store)
+    store = open_store(task.store)
+    attempt = attempt_at(store, task.node.name, int(task.attempt.rpartition("-")[2]))
     lease = take(store.lease(task.node.id, task.node.fingerprint), task.over, task.run, task.attempt)
     if lease is None:
         attempt.end()
         return Outcome()
     attempt.start(Owner.this_process(task.run, machine_id()))
     keeps = store.checkpoints(task.node.id, task.node.fingerprint)
-    reporter = Reporter(attempt, lease, keeps, task.checkpoint_seconds)
+    every = max(PROGRESS_SECONDS, store.poll_seconds)
+    reporter = Reporter(attempt, lease, keeps, task.checkpoint_seconds, every)
     with captured(attempt.log), reporter, told_to_stop(reporter):
         try:
-            return _attempt(task, attempt, reporter, lease)
+            return _attempt(task, store, attempt, reporter, lease)
         except (Interrupted, LeaseLostError) as stop:
             reporter.log(str(stop))
             attempt.end()
@@ -94,8 +98,8 @@ def execute(task: Task) -> Outcome:
             give_back_memory()
 
 
-def _attempt(task: Task, attempt: Attempt, reporter: "Reporter", lease: Lease) -> Outcome:
-    spec, node, store = task.spec, task.node, Store(task.store)
+def _attempt(task: Task, store: Store, attempt: Attempt, reporter: "Reporter", lease: Lease) -> Outcome:
+    spec, node = task.spec, task.node
     if store.exists(node.id, node.fingerprint):  # another run was faster
         attempt.end()
         return _outcome(store.manifest(node.id, node.fingerprint, task.run))
@@ -126,8 +130,7 @@ def _attempt(task: Task, attempt: Attempt, reporter: "Reporter", lease: Lease) -
             versions=library_versions(),
             git=task.git,
         )
-        lease.check()
-        kept = store.commit(scratch, manifest)
+        kept = store.commit(scratch, manifest, lease.check)
     except DivergedError as error:
         raise DivergedError(f"{error}\n  what it had written: {_keep(scratch, attempt)}") from error
     finally:
@@ -164,7 +167,7 @@ def _failure(task: Task, attempt: Attempt, error: BaseException) -> Failure:
         remedy=known.remedy if known else "",
         final=known is not None or isinstance(error, DivergedError),
         traceback=tuple(lines[-KEPT_LINES:]),
-        log=str(attempt.log),
+        log=attempt.shown_log,
     )
 
 
@@ -315,15 +318,22 @@ def told_to_stop(reporter: "Reporter") -> Iterator[None]:
 class Reporter:
     """The stage's :class:`~cohyde.progress.Progress`, and the attempt's sign of life.
 
-    ``update`` only remembers; a thread writes, at most twice a second, so that a stage may call it at every step. The
+    ``update`` only remembers; a thread writes now and then, so that a stage may call it at every step. The
     same thread gives the lease's heartbeat, and sees when the stage shall stop.
     """
 
-    def __init__(self, attempt: Attempt, lease: Lease, checkpoints: Path, checkpoint_seconds: float) -> None:
-        """For one attempt."""
+    def __init__(
+        self,
+        attempt: Attempt,
+        lease: Lease,
+        checkpoints: Path,
+        checkpoint_seconds: float,
+        every: float = PROGRESS_SECONDS,
+    ) -> None:
+        """For one attempt, which says how far it is every so many seconds."""
         self.warnings: list[str] = []
         self.checkpoints, self.checkpoint_seconds = checkpoints, checkpoint_seconds
-        self._attempt, self._lease = attempt, lease
+        self._attempt, self._lease, self._every = attempt, lease, every
         self._stop = self._heeds = False
         self._state: tuple[float, float, str] | None = None
         self._first = self._since = self._seen = 0.0
@@ -372,7 +382,7 @@ class Reporter:
 
     def _beat(self) -> None:
         last = time.monotonic()
-        while not self._over.wait(PROGRESS_SECONDS):
+        while not self._over.wait(self._every):
             self._write()
             self._stop = self._stop or self._attempt.is_asked_to_stop()
             if time.monotonic() - last >= BEAT_SECONDS:

@@ -1,7 +1,6 @@
 """The cache folder: built model folders and content hashes of files."""
 
 import json
-import os
 import shutil
 import tempfile
 import time
@@ -9,19 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from cohyde.filesystem import cache_root
 from cohyde.io import sha256_file, write_json
 
 ABANDONED_SECONDS = 24 * 3600
 """A scratch folder older than this is what a killed process left behind."""
-
-
-def cache_root() -> Path:
-    """``$COHYDE_CACHE``, else ``$XDG_CACHE_HOME/cohyde``, else ``~/.cache/cohyde``."""
-    own = os.environ.get("COHYDE_CACHE")
-    if own:
-        return Path(own).expanduser()
-    shared = os.environ.get("XDG_CACHE_HOME")
-    return (Path(shared) if shared else Path.home() / ".cache") / "cohyde"
 
 
 def build_once(target: Path, build: Callable[[Path], None]) -> Path:
