@@ -19,8 +19,8 @@ PIECE_BYTES = 16 << 20
 """Of what is read at once."""
 AT_ONCE = 8
 """Objects that are moved or removed side by side."""
-REMOVED_AT_ONCE = 1000
-"""As many as one request of S3's takes."""
+PAGE = 1000
+"""Objects that one request lists or removes: as many as S3 takes."""
 KEYS = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE)"
 
 
@@ -117,15 +117,11 @@ class Bucket:
 
     def remove(self, keys: Sequence[str]) -> None:
         """Remove objects; those that are not there are none."""
-        for first in range(0, len(keys), REMOVED_AT_ONCE):
-            some = {
-                "Objects": [{"Key": self._key(key)} for key in keys[first : first + REMOVED_AT_ONCE]],
-                "Quiet": True,
-            }
+        for first in range(0, len(keys), PAGE):
+            some = [{"Key": self._key(key)} for key in keys[first : first + PAGE]]
+            asked = {"Objects": some, "Quiet": True}
             with self._asking(keys[first]):
-                answer = self._files.call_s3(
-                    "delete_objects", Bucket=self.name, Delete={"Objects": some, "Quiet": True}
-                )
+                answer = self._files.call_s3("delete_objects", Bucket=self.name, Delete=asked)
             for fault in answer.get("Errors", []):
                 raise AwayError(f"{SCHEME}{self.name}/{fault['Key']}: {fault['Message']}", _remedy("AccessDenied"))
 
@@ -153,7 +149,7 @@ class Bucket:
         return f"{self.name}/{self._key(key)}"
 
     def _pages(self, below: str, delimiter: str) -> Iterator[dict[str, Any]]:
-        asked = {"Bucket": self.name, "Prefix": self._key(below), "Delimiter": delimiter}
+        asked = {"Bucket": self.name, "Prefix": self._key(below), "Delimiter": delimiter, "MaxKeys": PAGE}
         more: dict[str, str] | None = {}
         while more is not None:
             with self._asking(below):

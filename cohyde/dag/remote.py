@@ -225,10 +225,18 @@ class RemoteStore(Store):
     # ---------------------------------------------------------------------------------------------------- writing
 
     def _publish(self, scratch: Path, manifest: Manifest, check: Callable[[], None]) -> Manifest:
-        """Upload the files, and the manifest last: the artifact is there from then on."""
         name = artifact_name(manifest.id, manifest.fingerprint)
-        if self.has_manifest(name):
-            return self.manifest(manifest.id, manifest.fingerprint)
+        if self.has_manifest(name) or not self._upload(scratch, name, manifest, check):
+            kept = self.manifest(manifest.id, manifest.fingerprint)
+        else:
+            kept = manifest
+            self._mirror(scratch, name)
+            shutil.rmtree(self.checkpoints(manifest.id, manifest.fingerprint), ignore_errors=True)
+        self.drop(scratch)
+        return kept
+
+    def _upload(self, scratch: Path, name: str, manifest: Manifest, check: Callable[[], None]) -> bool:
+        """Upload the files, and the manifest last: the artifact is there from then on. Whether it is ours."""
 
         def upload(record: FileRecord) -> None:
             check()
@@ -238,11 +246,7 @@ class RemoteStore(Store):
         self.bucket.remove([f"{name}/{path}" for path in self._files(name) if path not in known])
         side_by_side(upload, manifest.files)
         check()
-        if not self.bucket.create(_manifest_key(name), manifest.to_text().encode("utf-8")):
-            return self.manifest(manifest.id, manifest.fingerprint)
-        self._mirror(scratch, name)
-        shutil.rmtree(self.checkpoints(manifest.id, manifest.fingerprint), ignore_errors=True)
-        return manifest
+        return self.bucket.create(_manifest_key(name), manifest.to_text().encode("utf-8"))
 
     def discard(self, stage_id: str, fingerprint: str) -> bool:
         """Remove an artifact, its manifest first; says whether there was one."""
