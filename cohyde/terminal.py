@@ -100,10 +100,11 @@ def states_table(states: Sequence["StageState"], kinds: dict[str, str], store: "
     culprits = blockers(states)
     for state in states:
         seconds, detail = state.seconds, key_metric(state.metrics)
-        attempt = latest_attempt(store, artifact_name(state.id, state.fingerprint))
+        tried = state.state in ("running", "failed")
+        attempt = latest_attempt(store, artifact_name(state.id, state.fingerprint)) if tried else None
         if attempt and state.state == "running":
             seconds, detail = _elapsed(attempt), how_far(attempt)
-        elif attempt and state.state == "failed" and (failure := attempt.failure()):
+        elif attempt and (failure := attempt.failure()):
             detail = failure.error
         elif state.state == "blocked":
             detail = "by " + ", ".join(culprits[state.id])

@@ -39,8 +39,8 @@ def free_port() -> int:
 
 
 @contextmanager
-def serving() -> Iterator[Server]:
-    port = free_port()
+def serving(port: int | None = None) -> Iterator[Server]:
+    port = port or free_port()
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=dict(os.environ))
     try:

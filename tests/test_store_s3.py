@@ -425,6 +425,28 @@ def test_where_nobody_answers_it_says_so(url: str, cohyde: Call, monkeypatch: py
     assert "EndpointConnectionError" in told and "set AWS_ENDPOINT_URL" in told
 
 
+def test_a_service_that_has_answered_once_is_waited_for(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    port, came = free_port(), threading.Event()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    bucket = buckets.Bucket("s3://anything/new")
+
+    def come_back() -> None:
+        with serving(port):
+            came.wait(60)
+
+    with pytest.raises(buckets.AwayError, match="EndpointConnectionError"):
+        bucket.look("x")
+    bucket.patience = 60
+    service = threading.Thread(target=come_back)
+    service.start()
+    try:
+        assert bucket.look("x") is None  # an answer
+    finally:
+        came.set()
+        service.join()
+
+
 @pytest.mark.parametrize("wrong", ["s3://", "s3:///x", "gs://bucket/x", "http://bucket/x"])
 def test_what_is_no_place_in_an_object_store_is_refused(url: str, cohyde: Call, wrong: str) -> None:
     assert "give --store s3://BUCKET/PREFIX" in refused(cohyde("status", "--store", wrong))

@@ -124,8 +124,10 @@ class Attempt:
             self.at.touch("stop")
 
     def is_asked_to_stop(self) -> bool:
-        """Whether somebody did."""
-        return self.at.exists("stop")
+        """Whether somebody did, as far as can be known."""
+        with suppress(OSError):
+            return self.at.exists("stop")
+        return False
 
     def heeds(self) -> None:
         """Note that the stage looks whether it shall stop."""
@@ -133,8 +135,10 @@ class Attempt:
             self.at.touch("heeds")
 
     def heeds_stop(self) -> bool:
-        """Whether asking it to stop is of use."""
-        return self.at.exists("heeds")
+        """Whether asking it to stop is of use, as far as can be known."""
+        with suppress(OSError):
+            return self.at.exists("heeds")
+        return False
 
     def end(self, failure: Failure | None = None) -> None:
         """Note that it is over. A full disk must not hide the failure that it caused, so errors are let go."""

@@ -3,9 +3,9 @@
 import errno
 import fnmatch
 import secrets
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +21,7 @@ AT_ONCE = 8
 """Objects that are moved or removed side by side."""
 PAGE = 1000
 """Objects that one request lists or removes: as many as S3 takes."""
+RETRY_SECONDS = 1.0
 KEYS = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE)"
 
 
@@ -59,6 +60,8 @@ class Bucket:
             import s3fs
         except ImportError:
             raise UserError(f"{url}: s3fs is not installed", "pip install 'cohyde[s3]'") from None
+        self.patience = 0.0
+        """Seconds for which an answer is waited for, beyond what the libraries do themselves."""
         self.name, self.prefix = parts.netloc, parts.path.strip("/")
         self.url = f"{SCHEME}{self.name}/{self.prefix}".rstrip("/")
         # Lists are never remembered: what others have written is what is asked for.
@@ -71,20 +74,17 @@ class Bucket:
             FileNotFoundError: there is none.
             AwayError: it cannot be known.
         """
-        with self._asking(key):
-            content: bytes = self._files.cat_file(self._path(key))
+        content: bytes = self._ask(key, lambda: self._files.cat_file(self._path(key)))
         return content
 
     def write(self, key: str, content: bytes) -> None:
         """Write an object, whole, over an older one."""
-        with self._asking(key):
-            self._files.call_s3("put_object", Bucket=self.name, Key=self._key(key), Body=content)
+        self._call(key, "put_object", Key=self._key(key), Body=content)
 
     def create(self, key: str, content: bytes) -> bool:
         """Write an object if there is none; whether it was us. Of many who do, one wins: the service sees to that."""
         try:
-            with self._asking(key):
-                self._files.call_s3("put_object", Bucket=self.name, Key=self._key(key), Body=content, IfNoneMatch="*")
+            self._call(key, "put_object", Key=self._key(key), Body=content, IfNoneMatch="*")
         except FileExistsError:
             # Also where our first request was carried out and its answer lost; then what is there is ours.
             return self.read(key) == content
@@ -93,8 +93,7 @@ class Bucket:
     def look(self, key: str) -> Item | None:
         """An object's size and time; None where there is none."""
         try:
-            with self._asking(key):
-                found = self._files.call_s3("head_object", Bucket=self.name, Key=self._key(key))
+            found = self._call(key, "head_object", Key=self._key(key))
         except FileNotFoundError:
             return None
         return Item(key=key, size=found["ContentLength"], time=found["LastModified"].timestamp())
@@ -103,8 +102,8 @@ class Bucket:
         """All objects whose key begins so."""
         for page in self._pages(below, ""):
             for found in page.get("Contents", []):
-                time = found["LastModified"].timestamp()
-                yield Item(key=self._own(found["Key"]), size=found["Size"], time=time)
+                when = found["LastModified"].timestamp()
+                yield Item(key=self._own(found["Key"]), size=found["Size"], time=when)
 
     def names(self, below: str = "") -> list[str]:
         """What the next part of the keys is that begin with ``below``, a folder with its slash or nothing."""
@@ -119,23 +118,22 @@ class Bucket:
         """Remove objects; those that are not there are none."""
         for first in range(0, len(keys), PAGE):
             some = [{"Key": self._key(key)} for key in keys[first : first + PAGE]]
-            asked = {"Objects": some, "Quiet": True}
-            with self._asking(keys[first]):
-                answer = self._files.call_s3("delete_objects", Bucket=self.name, Delete=asked)
+            answer = self._call(keys[first], "delete_objects", Delete={"Objects": some, "Quiet": True})
             for fault in answer.get("Errors", []):
                 raise AwayError(f"{SCHEME}{self.name}/{fault['Key']}: {fault['Message']}", _remedy("AccessDenied"))
 
     def upload(self, file: Path, key: str) -> None:
         """Write a file's content, of any size."""
-        with self._asking(key):
-            self._files.put_file(str(file), self._path(key))
+        self._ask(key, lambda: self._files.put_file(str(file), self._path(key)))
 
     def pieces(self, key: str, size: int) -> Iterator[bytes]:
         """The content of an object of this size, piece by piece."""
         for start in range(0, size, PIECE_BYTES):
-            with self._asking(key):
-                piece: bytes = self._files.cat_file(self._path(key), start=start, end=min(start + PIECE_BYTES, size))
-            yield piece
+            yield self._piece(key, start, min(start + PIECE_BYTES, size))
+
+    def _piece(self, key: str, start: int, end: int) -> bytes:
+        piece: bytes = self._ask(key, lambda: self._files.cat_file(self._path(key), start=start, end=end))
+        return piece
 
     # ------------------------------------------------------------------------------------------------------ asking
 
@@ -149,27 +147,34 @@ class Bucket:
         return f"{self.name}/{self._key(key)}"
 
     def _pages(self, below: str, delimiter: str) -> Iterator[dict[str, Any]]:
-        asked = {"Bucket": self.name, "Prefix": self._key(below), "Delimiter": delimiter, "MaxKeys": PAGE}
+        asked = {"Prefix": self._key(below), "Delimiter": delimiter, "MaxKeys": PAGE}
         more: dict[str, str] | None = {}
         while more is not None:
-            with self._asking(below):
-                page = self._files.call_s3("list_objects_v2", **asked, **more)
+            page = self._call(below, "list_objects_v2", **asked, **more)
             yield page
             more = {"ContinuationToken": page["NextContinuationToken"]} if page.get("IsTruncated") else None
 
-    @contextmanager
-    def _asking(self, key: str) -> Iterator[None]:
-        """What goes wrong says what to do. That an object is not there, or is there already, stays what it is."""
-        from botocore.exceptions import BotoCoreError, ClientError
+    def _call(self, key: str, method: str, **arguments: Any) -> dict[str, Any]:
+        answer: dict[str, Any] = self._ask(key, lambda: self._files.call_s3(method, Bucket=self.name, **arguments))
+        return answer
 
-        try:
-            yield
-        except (OSError, BotoCoreError, ClientError) as error:
-            answer = error if isinstance(error, ClientError) else error.__cause__
-            code = answer.response["Error"].get("Code", "") if isinstance(answer, ClientError) else ""
-            if code != "NoSuchBucket" and isinstance(error, (FileNotFoundError, FileExistsError)):
-                raise
-            raise _away(f"{self.url}/{key}" if key else self.url, self.name, code, error) from None
+    def _ask(self, key: str, call: Callable[[], Any]) -> Any:
+        """Call, again and again where nobody answers. That an object is not there, or is there, stays what it is."""
+        from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTTPClientError
+
+        end = time.monotonic() + self.patience
+        while True:
+            try:
+                return call()
+            except (OSError, BotoCoreError, ClientError) as error:
+                answer = error if isinstance(error, ClientError) else error.__cause__
+                code = answer.response["Error"].get("Code", "") if isinstance(answer, ClientError) else ""
+                if code != "NoSuchBucket" and isinstance(error, (FileNotFoundError, FileExistsError)):
+                    raise
+                unheard = isinstance(error, (ConnectionError, HTTPClientError, TimeoutError))
+                if not unheard or time.monotonic() >= end:
+                    raise _away(f"{self.url}/{key}" if key else self.url, self.name, code, error) from None
+            time.sleep(RETRY_SECONDS)
 
 
 def _away(url: str, bucket: str, code: str, error: BaseException) -> AwayError:
@@ -223,7 +228,7 @@ class BucketFolder:
         found = {item.key.removeprefix(begin): item.time for item in self.bucket.items(begin)}
         depth = pattern.count("/")
         return {
-            name: time for name, time in found.items() if name.count("/") == depth and fnmatch.fnmatch(name, pattern)
+            name: when for name, when in found.items() if name.count("/") == depth and fnmatch.fnmatch(name, pattern)
         }
 
     def exists(self, name: str) -> bool:

@@ -21,6 +21,8 @@ from cohyde.dag.store import CHANGED, MISSING, NAME, Store, parsed, size_fault
 from cohyde.errors import UserError
 from cohyde.filesystem import cache_root, writing_to
 
+PATIENCE_SECONDS = 60.0
+"""For how long a service that has answered once may be away: a stage that has run for hours shall not fail over it."""
 FEW = 4
 """Up to so many questions are cheaper than a list of all objects."""
 
@@ -58,6 +60,7 @@ class RemoteStore(Store):
         """
         self.bucket = Bucket(url)
         super().__init__(mirror_of(self.bucket.url))
+        self.bucket.patience = PATIENCE_SECONDS
 
     @property
     def location(self) -> str:

@@ -1,6 +1,7 @@
 """Run what is missing of a plan: every stage as a Ray task, as soon as its inputs are in the store."""
 
 import heapq
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -61,7 +62,7 @@ def run(
         specs: a pipeline or a plan.
         store: where artifacts are looked for and put.
         run_name: noted in the manifests, and named in advice, where the plan names no other run.
-        address: of a Ray cluster that shares the store's file system. None starts Ray on this machine.
+        address: of a Ray cluster whose machines all reach the store. None starts Ray on this machine.
         how: retries, checkpoints, and how long stages are waited for when the run is told to stop. A failure that only
             a person can mend is not tried again.
         until: run this stage and what it needs, no more.
@@ -150,6 +151,8 @@ class Execution:
         self.ready: list[tuple[int, int, str]] = []
         self.flights: dict[Any, Flight] = {}
         self.watches: dict[str, Watch] = {}
+        self.free: dict[str, float] = {}
+        """When nodes that wait for resources were last found to be nobody's."""
         self.elsewhere: set[str] = set()
         """Nodes that another run is at."""
         self.tries: dict[str, int] = {}
@@ -216,17 +219,26 @@ class Execution:
         waiting = []
         while self.ready and free.get("CPU", 0.0) > 0:
             entry = heapq.heappop(self.ready)
-            if self._is_elsewhere(entry[2]):
+            if not self._has_just_waited(entry[2]) and self._is_elsewhere(entry[2]):
                 continue
             asked = demand(self.plan.specs[entry[2]].resources)
             # Alone it fits on some machine, so with nothing in flight it is handed over whatever else is said.
             if fits(asked, free) or not self.flights:
+                self.free.pop(entry[2], None)
                 self._hand_over(self.plan.nodes[entry[2]], asked)
             else:
                 waiting.append(entry)
             _subtract(free, asked)
         for entry in waiting:
             heapq.heappush(self.ready, entry)
+
+    def _has_just_waited(self, name: str) -> bool:
+        """Whether it was nobody's a moment ago, and did not fit: to look costs requests, and its worker looks again."""
+        now = time.monotonic()
+        if now - self.free.get(name, -math.inf) < self.store.poll_seconds:
+            return True
+        self.free[name] = now
+        return False
 
     def _is_elsewhere(self, name: str) -> bool:
         """Whether another run is at this node, or has just finished it; then it is looked after there."""
@@ -237,6 +249,7 @@ class Execution:
             return False
         if holder is not None and name not in self.elsewhere:
             self.tell(events.Waiting(id=node.id, name=name, holder=str(holder)))
+        self.free.pop(name, None)
         self.elsewhere.add(name)
         return True
 

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from cohyde.errors import UserError
-from cohyde.models.cache import build_once, cache_root
+from cohyde.filesystem import cache_root
+from cohyde.models.cache import build_once
 
 CONVERTER = 1
 """Raised when the conversion changes, so that old folders are not taken for new ones."""

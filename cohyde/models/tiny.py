@@ -13,8 +13,9 @@ from typing import Any
 
 from cohyde.catalog import query_from_row, render_full, tool_from_row
 from cohyde.errors import UserError
+from cohyde.filesystem import cache_root
 from cohyde.io import canonical_json, read_rows, sha256_text
-from cohyde.models.cache import build_once, cache_root
+from cohyde.models.cache import build_once
 from cohyde.resources import sample_folder
 
 VERSION = 2
