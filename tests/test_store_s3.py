@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -30,6 +31,7 @@ from cohyde.dag.store import Store
 from cohyde.dag.sweep import Member, SweepRecord, latest_sweep, load_sweep, save_sweep, sweep_names
 from cohyde.dag.verify import verify
 from cohyde.errors import UserError
+from cohyde.filesystem import writing_to
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")
 
@@ -450,6 +452,19 @@ def test_a_service_that_has_answered_once_is_waited_for(url: str, monkeypatch: p
 @pytest.mark.parametrize("wrong", ["s3://", "s3:///x", "gs://bucket/x", "http://bucket/x"])
 def test_what_is_no_place_in_an_object_store_is_refused(url: str, cohyde: Call, wrong: str) -> None:
     assert "give --store s3://BUCKET/PREFIX" in refused(cohyde("status", "--store", wrong))
+
+
+def test_keys_in_a_url_are_refused_and_not_repeated(url: str, cohyde: Call) -> None:
+    assert "set AWS_ACCESS_KEY_ID" in refused(cohyde("status", "--store", f"s3://me:{SECRET}@bucket/x"))
+
+
+def test_an_outage_is_no_failure_for_good(url: str, tmp_path: Path) -> None:
+    """It is told as what a person can mend, and survives the way back from a worker."""
+    error = pickle.loads(pickle.dumps(buckets.AwayError("s3://b/x: no answer", "set AWS_ENDPOINT_URL")))
+    assert isinstance(error, UserError) and isinstance(error, OSError)
+    assert "no answer" in error.message and "AWS_ENDPOINT_URL" in str(error)
+    with pytest.raises(buckets.AwayError, match="no answer"), writing_to(tmp_path):
+        raise error
 
 
 def test_what_is_not_installed_is_named(url: str, cohyde: Call, monkeypatch: pytest.MonkeyPatch) -> None:

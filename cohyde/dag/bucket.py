@@ -22,6 +22,8 @@ AT_ONCE = 8
 PAGE = 1000
 """Objects that one request lists or removes: as many as S3 takes."""
 RETRY_SECONDS = 1.0
+BUSY = {errno.EBUSY, getattr(errno, "EREMOTEIO", errno.EIO)}
+"""What s3fs makes of a service's own errors, and of two who create one object at once."""
 KEYS = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE)"
 
 
@@ -54,6 +56,10 @@ class Bucket:
             UserError: it is no such URL, or what speaks to S3 is not installed.
         """
         parts = urlsplit(url)
+        if "@" in parts.netloc:  # not repeated here: it may be a secret
+            raise UserError(
+                "the URL of --store holds a name or a key", f"give --store s3://BUCKET/PREFIX, and set {KEYS}"
+            )
         if not url.startswith(SCHEME) or not parts.netloc or parts.query or parts.fragment:
             raise UserError(f"{url!r} is no place in an object store", "give --store s3://BUCKET/PREFIX")
         try:
@@ -159,7 +165,10 @@ class Bucket:
         return answer
 
     def _ask(self, key: str, call: Callable[[], Any]) -> Any:
-        """Call, again and again where nobody answers. That an object is not there, or is there, stays what it is."""
+        """Call, again and again where nobody answers or has the time.
+
+        That an object is not there, or is there already, stays what it is.
+        """
         from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTTPClientError
 
         end = time.monotonic() + self.patience
@@ -172,7 +181,8 @@ class Bucket:
                 if code != "NoSuchBucket" and isinstance(error, (FileNotFoundError, FileExistsError)):
                     raise
                 unheard = isinstance(error, (ConnectionError, HTTPClientError, TimeoutError))
-                if not unheard or time.monotonic() >= end:
+                busy = isinstance(error, OSError) and error.errno in BUSY
+                if not (unheard or busy) or time.monotonic() >= end:
                     raise _away(f"{self.url}/{key}" if key else self.url, self.name, code, error) from None
             time.sleep(RETRY_SECONDS)
 

@@ -22,6 +22,7 @@ from typing import Any, cast
 
 from cohyde.config import plain
 from cohyde.dag.attempts import Attempt, Failure, Owner, attempt_at
+from cohyde.dag.bucket import AwayError
 from cohyde.dag.leases import BEAT_SECONDS, Lease, LeaseLostError, take
 from cohyde.dag.manifest import Manifest, library_versions
 from cohyde.dag.plan import Node
@@ -165,7 +166,7 @@ def _failure(task: Task, attempt: Attempt, error: BaseException) -> Failure:
         attempt=attempt.number,
         error=known.message if known else "".join(traceback.format_exception_only(error)).strip(),
         remedy=known.remedy if known else "",
-        final=known is not None or isinstance(error, DivergedError),
+        final=isinstance(error, DivergedError) or (known is not None and not isinstance(error, AwayError)),
         traceback=tuple(lines[-KEPT_LINES:]),
         log=attempt.shown_log,
     )
