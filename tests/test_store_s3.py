@@ -15,7 +15,6 @@ from command_line import Call, caller
 from object_store import MISSING, SECRET, Server, free_port, serving
 from trivial_stages.basic import Numbers
 
-from cohyde.config import RunnerConfig
 from cohyde.dag import bucket as buckets
 from cohyde.dag.attempts import latest_attempt, new_attempt
 from cohyde.dag.fingerprint import fingerprint_of
@@ -298,7 +297,7 @@ import test_store_s3 as here
 from cohyde.dag.remote import open_store
 from cohyde.dag.runner import run
 
-result = run(here.stages({seconds}), open_store({url!r}), run_name="r", on_event=lambda event: print(event, flush=True))
+result = run(here.{stages}, open_store({url!r}), run_name="r", on_event=lambda event: print(event, flush=True))
 print(json.dumps({{"ok": result.ok, "ray": "ray" in sys.modules, "torch": "torch" in sys.modules}}))
 """
 
@@ -311,11 +310,15 @@ def stages(seconds: float = 0.0) -> list[StageSpec]:
     ]
 
 
-class Driver:
-    """A process that runs two stages, with a mirror of its own."""
+def failing() -> list[StageSpec]:
+    return [StageSpec(id="broken", entry="trivial_stages.basic:fail", version="1", config=Numbers())]
 
-    def __init__(self, url: str, mirror: Path, seconds: float) -> None:
-        code = DRIVER.format(tests=str(TESTS), url=url, seconds=seconds)
+
+class Driver:
+    """A process that runs stages, with a mirror of its own."""
+
+    def __init__(self, url: str, mirror: Path, stages: str = "stages()") -> None:
+        code = DRIVER.format(tests=str(TESTS), url=url, stages=stages)
         environment = {**os.environ, "COHYDE_MIRROR": str(mirror)}
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(
@@ -345,12 +348,12 @@ def started(store: RemoteStore, id_: str) -> int:
 def test_a_killed_run_is_gone_on_with_on_another_machine(
     url: str, machine: Callable[[str], RemoteStore], tmp_path: Path
 ) -> None:
-    killed = Driver(url, tmp_path / "one", 120)
+    killed = Driver(url, tmp_path / "one", "stages(seconds=120)")
     killed.wait_for("Progressed(id='slow'")
     killed.process.kill()
     killed.process.communicate()
     other = machine("other")
-    told, ended = Driver(url, tmp_path / "other", 0).end()
+    told, ended = Driver(url, tmp_path / "other").end()
     assert ended["ok"] and [line for line in told if line.startswith("Finished(id=")] == [
         line for line in told if line.startswith("Finished(id='slow'")
     ]
@@ -358,7 +361,7 @@ def test_a_killed_run_is_gone_on_with_on_another_machine(
     assert (started(other, "fast"), started(other, "slow")) == (1, 2)
     assert verify(other).ok
     # Again, with nothing to do, on a third machine: no Ray, no torch, and nothing is fetched.
-    told, ended = Driver(url, tmp_path / "third", 0).end()
+    told, ended = Driver(url, tmp_path / "third").end()
     assert told == [] and ended == {"ok": True, "ray": False, "torch": False}
     assert not any((tmp_path / "third").rglob(FILE_NAME))
 
@@ -366,7 +369,7 @@ def test_a_killed_run_is_gone_on_with_on_another_machine(
 def test_runs_on_two_machines_at_once_do_each_stage_once(
     url: str, machine: Callable[[str], RemoteStore], tmp_path: Path
 ) -> None:
-    drivers = [Driver(url, tmp_path / name, 3) for name in ("one", "other")]
+    drivers = [Driver(url, tmp_path / name, "stages(seconds=3)") for name in ("one", "other")]
     assert [driver.end()[1]["ok"] for driver in drivers] == [True, True]
     store = machine("third")
     assert (started(store, "fast"), started(store, "slow")) == (1, 1)
@@ -376,13 +379,10 @@ def test_runs_on_two_machines_at_once_do_each_stage_once(
 def test_why_a_stage_failed_is_seen_on_another_machine(
     url: str, machine: Callable[[str], RemoteStore], tmp_path: Path
 ) -> None:
-    from cohyde.dag.runner import run
-
-    spec = StageSpec(id="broken", entry="trivial_stages.basic:fail", version="1", config=Numbers())
-    assert not run([spec], machine("one"), run_name="r", how=RunnerConfig(retries=0)).ok
+    assert not Driver(url, tmp_path / "one", "failing()").end()[1]["ok"]
     other = machine("other")
-    [state] = states([spec], other)
-    attempt = latest_attempt(other, make_plan([spec]).named("broken")[0])
+    [state] = states(failing(), other)
+    attempt = latest_attempt(other, make_plan(failing()).named("broken")[0])
     assert state.state == "failed" and attempt is not None
     failure = attempt.failure()
     assert failure is not None and failure.error == "ValueError: loss is NaN at step 7"
