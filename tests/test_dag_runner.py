@@ -23,7 +23,7 @@ from cohyde.dag.leases import newest, take
 from cohyde.dag.plan import make_plan
 from cohyde.dag.processes import birth_of, is_alive
 from cohyde.dag.runner import RunResult, run
-from cohyde.dag.session import ANSWER_SECONDS, JOIN_SECONDS, QUIET, check_address, interruptible
+from cohyde.dag.session import ANSWER_SECONDS, JOIN_SECONDS, check_address, interruptible, set_environment
 from cohyde.dag.spec import StageSpec
 from cohyde.dag.state import states
 from cohyde.dag.store import Store
@@ -41,7 +41,7 @@ def spec(id_: str, function: str = "number", *inputs: str, **settings: Any) -> S
 @pytest.fixture(scope="module")
 def ray_here() -> Iterator[None]:
     """One Ray for all tests in this process, with a GPU that is not there."""
-    os.environ.update(QUIET)
+    set_environment(None)  # before Ray is imported: it reads its token once, and later tests start a Ray as well
     import ray
 
     ray.init(
