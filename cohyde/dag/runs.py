@@ -51,8 +51,6 @@ def check_name(name: str) -> str:
 
 def save_run(store: Store, record: RunRecord) -> Path:
     """Write the record, whole or not at all, over an older one of the same name; returns its path."""
-    import yaml
-
     path = store.runs / check_name(record.name) / FILE
     names = {name: node.id for name, node in record.plan.nodes.items()}
     body = {
@@ -71,11 +69,24 @@ def save_run(store: Store, record: RunRecord) -> Path:
         ],
         "config": dict(record.config),
     }
-    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # the C one is ten times as fast, where it was built
-    text = yaml.dump(body, Dumper=dumper, sort_keys=False, allow_unicode=True, width=120)
     with writing_to(path):
-        store.place("runs").write(f"{record.name}/{FILE}", text)
+        store.place("runs").write(f"{record.name}/{FILE}", yaml_text(body))
     return path
+
+
+def yaml_text(body: Any) -> str:
+    """A record as YAML, by the C emitter where it was built: it is ten times as fast."""
+    import yaml
+
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    return str(yaml.dump(body, Dumper=dumper, sort_keys=False, allow_unicode=True, width=120))
+
+
+def yaml_body(text: str) -> Any:
+    """What a record's YAML says. As ``yaml.safe_load``, by the C parser where it was built: records can be long."""
+    import yaml
+
+    return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 def load_run(store: Store, name: str) -> RunRecord:
@@ -94,9 +105,7 @@ def load_run(store: Store, name: str) -> RunRecord:
         there = f"runs there: {', '.join(known)}" if known else "there are no runs there yet: start with `cohyde run`"
         raise UserError(f"no run is called {name!r} in {store.location}", there) from None
     try:
-        # As yaml.safe_load, but by the C parser where it was built: a sweep's record has thousands of lines.
-        body = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-        return _parsed(body)
+        return _parsed(yaml_body(text))
     except NewerFormatError as error:
         raise UserError(f"{path}: {error}", UPDATE) from None
     except (yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError) as error:

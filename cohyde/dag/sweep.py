@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cohyde.dag.plan import Plan, merge
-from cohyde.dag.runs import check_name, run_names, run_time
+from cohyde.dag.runs import check_name, run_names, run_time, yaml_body, yaml_text
 from cohyde.dag.state import StageState
 from cohyde.dag.store import Store
 from cohyde.errors import UserError
@@ -164,8 +164,6 @@ def check_run_name(store: Store, name: str) -> None:
 
 def save_sweep(store: Store, record: SweepRecord) -> Path:
     """Write the record, whole or not at all, over an older one of the same name; returns its path."""
-    import yaml
-
     path = store.root / "sweeps" / f"{check_name(record.name)}.yaml"
     body = {
         "format": FORMAT,
@@ -176,10 +174,8 @@ def save_sweep(store: Store, record: SweepRecord) -> Path:
         "runs": [{**asdict(member), "settings": dict(member.settings)} for member in record.members],
         "config": dict(record.config),
     }
-    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    text = yaml.dump(body, Dumper=dumper, sort_keys=False, allow_unicode=True, width=120)
     with writing_to(path):
-        store.place("sweeps").write(path.name, text)
+        store.place("sweeps").write(path.name, yaml_text(body))
     return path
 
 
@@ -198,7 +194,7 @@ def load_sweep(store: Store, name: str) -> SweepRecord:
         known = ", ".join(sweep_names(store)) or "none yet"
         raise UserError(f"no sweep is called {name!r} in {store.location}", f"sweeps there: {known}") from None
     try:
-        return _parsed(yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+        return _parsed(yaml_body(text))
     except (yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{path}: damaged: {reason}", f"write it anew with `cohyde sweep --name {name} …`") from None
