@@ -621,7 +621,9 @@ def test_a_sweep_for_real_of_which_one_seed_fails_and_is_resumed(
         paths = store.logs.glob(f"{stage}-*/attempt-*/owner.json")
         return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(paths)]
 
-    command = Command(tmp_path / "errors", *arguments, "runner.retries=0", *TINIER)
+    # Long candidates, so that the kill below comes while they are written and not after.
+    tinier = [item.replace("candidates.max_new_tokens=6", "candidates.max_new_tokens=100") for item in TINIER]
+    command = Command(tmp_path / "errors", *arguments, "runner.retries=0", *tinier)
     command.wait_for(r"s2/S4s\.1 .*started")
     [owner] = [owner for owner in owners("S4s.1") if owner["run"] == "t-s2"]
     os.kill(owner["pid"], signal.SIGKILL)
@@ -634,12 +636,12 @@ def test_a_sweep_for_real_of_which_one_seed_fails_and_is_resumed(
     for stage in ("data", "S1a", "S1b"):
         assert len(owners(stage)) == 1
 
-    output, errors = Command(tmp_path / "errors", *arguments, "runner.retries=0", *TINIER).end()
+    output, errors = Command(tmp_path / "errors", *arguments, "runner.retries=0", *tinier).end()
     assert "t: 14 of 19 stages are done already; 5 to run; starting a local Ray …" in errors.splitlines()
     assert re.search(r"^sd ", output, re.MULTILINE)
     assert "not in the table" not in errors
 
-    output, errors = Command(tmp_path / "errors", *arguments, "runner.retries=0", "--json", *TINIER).end()
+    output, errors = Command(tmp_path / "errors", *arguments, "runner.retries=0", "--json", *tinier).end()
     content = json.loads(output)
     assert {stage["state"] for stage in content["stages"]} == {"done"}
     [arm] = content["arms"]

@@ -147,6 +147,17 @@ def test_a_killed_worker_without_retries_is_a_failure(ray_here: None, tmp_path: 
     assert states([spec("k", "killed_once", config=config)], store)[0].state == "failed"
 
 
+def test_a_worker_killed_between_its_artifacts_commit_and_its_answer_has_finished(
+    ray_here: None, tmp_path: Path
+) -> None:
+    store, listener = Store(tmp_path / "store"), Listener()
+    specs = [spec("k", "killed_when_done"), spec("below", inputs={"k": "k"})]
+    result = run(specs, store, run_name="r", how=RunnerConfig(retries=0), on_event=listener)
+    assert by_id(result) == {"k": "done", "below": "done"}
+    assert result.ok
+    assert not listener.of(events.Failed)
+
+
 def test_what_only_a_person_can_mend_is_not_tried_again(ray_here: None, tmp_path: Path) -> None:
     listener = Listener()
     result = run([spec("r", "refuse")], Store(tmp_path), run_name="r", how=RunnerConfig(retries=5), on_event=listener)

@@ -263,8 +263,7 @@ class Execution:
             node = self.plan.nodes[name]
             if self.store.exists(node.id, node.fingerprint):
                 self.elsewhere.discard(name)
-                manifest = self.store.manifest(node.id, node.fingerprint, self._run_of(name))
-                self._finished(node, manifest.seconds, dict(manifest.metrics))
+                self._is_there(node)
             elif self.watches[name].holder() is None:
                 self.elsewhere.discard(name)
                 self._enqueue(name)
@@ -323,13 +322,21 @@ class Execution:
         """The worker's process has died, or the whole machine. The latter is no fault of the stage, for some times."""
         node = flight.node
         self._look_at(flight)
-        failure = _crash(flight, error)
         revoke(self.store.lease(node.id, node.fingerprint), str(flight.attempt.at))
+        if self.store.exists(node.id, node.fingerprint):  # death came between the artifact's commit and the answer
+            self._is_there(node)
+            return
+        failure = _crash(flight, error)
         if isinstance(error, self.ray.exceptions.NodeDiedError):
             self.losses[node.name] = self.losses.get(node.name, 0) + 1
             if self.losses[node.name] <= LOSSES:
                 self.tries[node.name] -= 1
         self._failed(node, failure)
+
+    def _is_there(self, node: Node) -> None:
+        """What stands in the store is finished, whoever made it."""
+        manifest = self.store.manifest(node.id, node.fingerprint, self._run_of(node.name))
+        self._finished(node, manifest.seconds, dict(manifest.metrics))
 
     def _finished(self, node: Node, seconds: float, metrics: Metrics) -> None:
         self.tell(events.Finished(id=node.id, name=node.name, seconds=seconds, metrics=metrics))
