@@ -8,10 +8,11 @@ from cohyde.catalog import Query, Tool
 from cohyde.config import EncoderConfig
 from cohyde.data.dataset import read_dataset
 from cohyde.encoder.pairs import Pair
-from cohyde.io import read_rows, write_json, write_jsonl
+from cohyde.io import read_rows, write_json
 from cohyde.progress import Progress
+from cohyde.tracking import write_steps
 from stages.declaration import Stage
-from stages.folders import DESCRIPTIONS, ENCODER_FOLDER
+from stages.folders import DESCRIPTIONS, ENCODER_FOLDER, STEPS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +94,7 @@ def _train(
         progress=progress,
         negatives=encoder.train.negatives,
     )
-    write_jsonl(out_dir / "history.jsonl", result.history)
+    write_steps(out_dir / STEPS, result.history)
     write_json(out_dir / "training.json", result.metrics)
     return result.metrics
 
@@ -101,14 +102,14 @@ def _train(
 WARM_UP = Stage(
     kind="encoder warm-up",
     entry="stages.train_encoder:warm_up",
-    version="1",
+    version="2",
     needs=("data",),
     reserves="encoder",
 )
 RETRAIN = Stage(
     kind="encoder retrain",
     entry="stages.train_encoder:retrain",
-    version="3",
+    version="4",
     needs=("data", "descriptions", "encoder"),
     reserves="encoder",
 )

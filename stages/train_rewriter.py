@@ -21,8 +21,9 @@ from cohyde.io import read_rows, write_jsonl
 from cohyde.progress import Progress, Silent
 from cohyde.rewriter.examples import few_shot_examples, gold_answer, without_examples
 from cohyde.rewriter.prompts import Example
+from cohyde.tracking import write_steps
 from stages.declaration import Stage
-from stages.folders import ENCODER_FOLDER, PAIRS, REWRITER_FOLDER
+from stages.folders import ENCODER_FOLDER, PAIRS, REWRITER_FOLDER, STEPS
 
 if TYPE_CHECKING:
     from cohyde.rewriter.sft import SftRecipe
@@ -75,7 +76,7 @@ def sft(inputs: Mapping[str, Path], config: SftStageConfig, out_dir: Path, progr
         eval_every=config.sft.eval_every,
     )
     result = train_sft(base, rows, recipe, config.seed, out_dir / REWRITER_FOLDER, progress, select)
-    write_jsonl(out_dir / "history.jsonl", result.history)
+    write_steps(out_dir / STEPS, result.history)
     return {**result.metrics, "texts": len(rows)}
 
 
@@ -149,7 +150,7 @@ def instruct(
     recipe = _recipe(config.instruction, config.rewriter.precision, **own)
     base, out = inputs["rewriter"] / REWRITER_FOLDER, out_dir / REWRITER_FOLDER
     result = train_sft(base, rows, recipe, config.seed, out, progress, None)
-    write_jsonl(out_dir / "history.jsonl", result.history)
+    write_steps(out_dir / STEPS, result.history)
     return {**result.metrics, **counts, "rows": len(rows)}
 
 
@@ -241,7 +242,7 @@ def dpo(inputs: Mapping[str, Path], config: DpoStageConfig, out_dir: Path, progr
         for row in rows
     ]
     result = train_dpo(base, pairs, config.dpo, config.precision, config.seed, out_dir / REWRITER_FOLDER, progress)
-    write_jsonl(out_dir / "history.jsonl", result.history)
+    write_steps(out_dir / STEPS, result.history)
     return result.metrics
 
 
@@ -257,14 +258,14 @@ def _pass_on(base: Path, out_dir: Path, progress: Progress, why: str) -> dict[st
 SFT = Stage(
     kind="rewriter warm-up",
     entry="stages.train_rewriter:sft",
-    version="1",
+    version="2",
     needs=("data",),
     reserves="training",
 )
 INSTRUCT = Stage(
     kind="instruction SFT",
     entry="stages.train_rewriter:instruct",
-    version="3",
+    version="4",
     needs=("data", "rewriter"),
     reserves="training",
     optional=("encoder",),
@@ -272,7 +273,7 @@ INSTRUCT = Stage(
 DPO = Stage(
     kind="preference alignment",
     entry="stages.train_rewriter:dpo",
-    version="1",
+    version="2",
     needs=("pairs", "rewriter"),
     reserves="training",
 )

@@ -109,7 +109,7 @@ def test_history_has_a_row_a_step_and_dev_values_where_they_were_taken(
     total = 6 * 4  # 30 pairs in batches of 8, 8, 8, 6
     assert [row["step"] for row in result.history] == list(range(total + 1))
     assert [row["step"] for row in result.history if "dev_ndcg@5" in row] == [0, 8, 16, 24]
-    assert set(result.history[1]) == {"step", "loss", "lr"}
+    assert set(result.history[1]) == {"step", "epoch", "loss", "grad_norm", "lr"}
     assert listener.updates == [(step, total, "steps") for step in range(1, total + 1)]
     assert (result.metrics["steps"], result.metrics["rows_per_epoch"], result.metrics["pairs"]) == (total, 30, 30)
     assert result.metrics["final_loss"] == result.history[-1]["loss"]

@@ -18,6 +18,7 @@ FOUNDATION = (
     "progress",
     "resources",
     "shards",
+    "tracking",
     "training_state",
 )
 PARTS = ("data", "encoder", "rewriter", "evaluation", "models")

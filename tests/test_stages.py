@@ -141,13 +141,13 @@ def weights(folder: Path) -> dict[str, bytes]:
 def test_every_stage_writes_the_files_that_the_next_ones_read(chain: Chain) -> None:
     expected = {
         "data": {"catalog.jsonl", "queries.jsonl", "vague.jsonl", "dataset.yaml"},
-        "S1a": {"encoder/modules.json", "encoder/model.safetensors", "history.jsonl", "training.json"},
-        "S1b": {"rewriter/config.json", "rewriter/model.safetensors", "rewriter/tokenizer.json", "history.jsonl"},
+        "S1a": {"encoder/modules.json", "encoder/model.safetensors", "steps.jsonl", "training.json"},
+        "S1b": {"rewriter/config.json", "rewriter/model.safetensors", "rewriter/tokenizer.json", "steps.jsonl"},
         "S2.1": {"descriptions.jsonl"},
-        "S3.1": {"encoder/modules.json", "encoder/model.safetensors", "history.jsonl", "training.json"},
+        "S3.1": {"encoder/modules.json", "encoder/model.safetensors", "steps.jsonl", "training.json"},
         "S4s.1": {"candidates.jsonl"},
         "S4p.1": {"pairs.jsonl", "rewards.jsonl"},
-        "S4.1": {"rewriter/config.json", "rewriter/model.safetensors", "rewriter/tokenizer.json", "history.jsonl"},
+        "S4.1": {"rewriter/config.json", "rewriter/model.safetensors", "rewriter/tokenizer.json", "steps.jsonl"},
         "E.1": {"metrics.jsonl", "queries.jsonl", "descriptions.jsonl", "index/index.npy", "index/tools.jsonl"},
         "E.untrained": {"metrics.jsonl", "queries.jsonl"},
         "report": {"report.md", "report.json"},

@@ -55,10 +55,10 @@ class DevSet:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingResult:
-    """``metrics`` of the run, and a ``history`` with one row a step (``step``, ``loss``, ``lr``, ``dev_ndcg@5``).
+    """``metrics`` of the run, and a ``history`` with one row a step, as :mod:`cohyde.tracking` has it.
 
-    ``dev_ndcg@5`` is in the rows of evaluated steps only; step 0 is the start and has nothing else. No row holds a
-    time, so that equal runs have equal histories.
+    A row has ``step``, ``epoch``, ``loss`` (nats), ``grad_norm`` (before clipping) and ``lr``; ``dev_ndcg@5`` is in the
+    rows of evaluated steps only, and all that step 0, the start, has. No row holds a time: equal runs have equal ones.
     """
 
     metrics: dict[str, float]
@@ -148,7 +148,7 @@ def _fit(run: "_Run", best: "_Best", progress: Progress) -> list[dict[str, float
         best.restore(notes, found[1] / BEST)
         history += notes["history"]
     else:
-        best.consider(0, history.append)
+        best.consider(0, lambda row: history.append({"epoch": 0.0, **row}))
         checkpoints.after(0, write)
     for step, (batch, epoch) in enumerate(run.batches(), start=1):
         if found and step <= found[0]:
@@ -161,7 +161,7 @@ def _fit(run: "_Run", best: "_Best", progress: Progress) -> list[dict[str, float
                 "is kept. A smaller encoder.train.lr or encoder.train.precision=float32 may help"
             )
         run.update(lr)
-        history.append({"step": step, "loss": loss, "lr": lr})
+        history.append({"step": step, "epoch": run.epochs_after(step), "loss": loss, "grad_norm": norm, "lr": lr})
         if step % run.recipe.eval_every == 0 or step == run.total:
             best.consider(step, history[-1].update)
         progress.update(step, run.total, "steps")
@@ -257,6 +257,10 @@ class _Run:
         for epoch in range(self.recipe.epochs):
             for batch in batches_of(len(self.pairs), self.recipe.batch_size, self.seed, epoch):
                 yield batch, epoch
+
+    def epochs_after(self, step: int) -> float:
+        """Passes over the pairs that are finished after so many steps."""
+        return step * self.recipe.epochs / self.total
 
     def backward(self, batch: Sequence[int], epoch: int) -> tuple[float, float]:
         """Leave the clipped gradient of a batch; returns the loss (nats) and the gradient's length before clipping."""

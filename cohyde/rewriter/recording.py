@@ -71,7 +71,7 @@ class Recorder(TrainerCallback):
             if not math.isfinite(float(logs.get(name, 0.0))):
                 raise DivergedError(f"{name} is {logs[name]} at step {state.global_step} of {self.steps}")
         row = {ours: float(logs[theirs]) for theirs, ours in LOGGED.items() if theirs in logs}
-        self.history.append({"step": state.global_step, **row})
+        self.history.append({"step": state.global_step, "epoch": float(state.epoch), **row})
         self.progress.update(state.global_step, self.steps, "steps")
         self.good = self.untried or self.good
         if state.global_step % max(1, self.steps // GOOD_COPIES) == 0:
