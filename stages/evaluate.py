@@ -1,21 +1,18 @@
 """E.r: score (θr+1, ψr+1) on the standard, vague and dev splits; and the untrained encoder on raw queries."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cohyde.catalog import Dataset, Query
 from cohyde.config import EmbeddingConfig, EvaluationConfig, RewriterConfig, SamplingConfig, SearchConfig
 from cohyde.data.dataset import read_dataset
-from cohyde.data.split import sample_queries
 from cohyde.encoder.search import SEARCH_MODES
-from cohyde.evaluation.metrics import MEAN_OVER_TIERS, QueryScore
-from cohyde.evaluation.results import EVERY_QUERY, SAMPLE, MetricRow, metric_rows, score_queries
 from cohyde.io import write_jsonl
 from cohyde.progress import Progress
 from stages.declaration import Stage
-from stages.folders import DESCRIPTIONS, ENCODER_FOLDER, INDEX_FOLDER, METRICS, QUERIES, REWRITER_FOLDER
+from stages.folders import DESCRIPTIONS, ENCODER_FOLDER, INDEX_FOLDER, REWRITER_FOLDER
+from stages.scoring import by_split, headline, splits_to_score, write_results
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,15 +43,6 @@ class UntrainedConfig:
     """Score every standard and vague query, not the samples alone."""
     depth: int
     example_seed: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Split:
-    """What of a split is scored, and the ids of the sample that all rounds share."""
-
-    name: str
-    queries: Sequence[Query]
-    sample: frozenset[str]
 
 
 def run(inputs: Mapping[str, Path], config: EvaluateConfig, out_dir: Path, progress: Progress) -> dict[str, Any]:
@@ -89,12 +77,12 @@ def run(inputs: Mapping[str, Path], config: EvaluateConfig, out_dir: Path, progr
         )
         for mode in SEARCH_MODES
     }
-    rows = write_results(out_dir, splits, rankings)
+    rows = write_results(out_dir, dataset, splits, rankings)
     write_jsonl(
         out_dir / DESCRIPTIONS,
         (
             {"id": query.id, "split": split.name, "text": text, "raw": item.raw[0], "fallback": not item.texts[0]}
-            for (split, query), text, item in zip(_by_split(splits), texts, described, strict=True)
+            for (split, query), text, item in zip(by_split(splits), texts, described, strict=True)
         ),
     )
     return {**headline(rows), **health}
@@ -109,102 +97,21 @@ def untrained(inputs: Mapping[str, Path], config: UntrainedConfig, out_dir: Path
     splits = splits_to_score(dataset, config.evaluation, config.full, config.example_seed)
     retriever = DenseRetriever.build(resolve(config.encoder.model), dataset.tools, config.encoder)
     asked = [query.text for split in splits for query in split.queries]
-    rows = write_results(out_dir, splits, {"query": retriever.rank_texts(asked, config.depth)})
+    rows = write_results(out_dir, dataset, splits, {"query": retriever.rank_texts(asked, config.depth)})
     return headline(rows)
-
-
-def splits_to_score(dataset: Dataset, evaluation: EvaluationConfig, full: bool, seed: int) -> list[Split]:
-    """The splits of this evaluation; a dataset without paraphrases has no vague one.
-
-    The vague sample takes the paraphrases of the standard sample first, so that the two can be compared by query.
-    """
-    standard = sample_queries(dataset.eval, evaluation.standard_sample, seed)
-    vague = _vague_sample(dataset.vague, _ids(standard), evaluation.vague_sample, seed)
-    dev = sample_queries(dataset.dev, evaluation.dev_sample, seed)
-    splits = [
-        Split(name="standard", queries=dataset.eval if full else standard, sample=_ids(standard)),
-        Split(name="vague", queries=dataset.vague if full else vague, sample=_ids(vague)),
-        Split(name="dev", queries=dev, sample=_ids(dev)),
-    ]
-    return [split for split in splits if split.queries]
-
-
-def _vague_sample(vague: Sequence[Query], standard: frozenset[str], size: int | None, seed: int) -> list[Query]:
-    if size is None:
-        return list(vague)
-    first = sample_queries([query for query in vague if query.id in standard], size, seed)
-    rest = sample_queries([query for query in vague if query.id not in standard], size - len(first), seed)
-    chosen = _ids([*first, *rest])
-    return [query for query in vague if query.id in chosen]
-
-
-def _ids(queries: Iterable[Query]) -> frozenset[str]:
-    return frozenset(query.id for query in queries)
-
-
-def _by_split(splits: Sequence[Split]) -> list[tuple[Split, Query]]:
-    return [(split, query) for split in splits for query in split.queries]
-
-
-def write_results(
-    out_dir: Path, splits: Sequence[Split], rankings: Mapping[str, Sequence[Sequence[tuple[str, float]]]]
-) -> list[MetricRow]:
-    """Write ``metrics.jsonl`` (means) and ``queries.jsonl`` (each query's ranking and scores, by search mode)."""
-    labelled = _by_split(splits)
-    rows: list[MetricRow] = []
-    by_query: list[dict[str, Any]] = []
-    for mode, ranked in rankings.items():
-        scores = score_queries([query for _, query in labelled], ranked)
-        for split in splits:
-            own = [score for (at, _), score in zip(labelled, scores, strict=True) if at is split]
-            rows += _rows_of(split, own, mode)
-        by_query += [
-            {
-                "id": query.id,
-                "split": split.name,
-                "tier": query.tier,
-                "search": mode,
-                "gold": list(query.tools),
-                "ranked": [tool for tool, _ in ranking],
-                "scores": [round(value, 6) for _, value in ranking],
-                "metrics": dict(score.values),
-            }
-            for (split, query), ranking, score in zip(labelled, ranked, scores, strict=True)
-        ]
-    write_jsonl(out_dir / METRICS, (row.to_row() for row in rows))
-    write_jsonl(out_dir / QUERIES, by_query)
-    return rows
-
-
-def _rows_of(split: Split, scores: Sequence[QueryScore], mode: str) -> list[MetricRow]:
-    """Rows over the sample, and over all queries where more than the sample was scored."""
-    sampled = [score for score in scores if score.id in split.sample]
-    rows = metric_rows(sampled, split=split.name, search=mode, scope=SAMPLE)
-    if len(scores) > len(sampled):
-        rows += metric_rows(scores, split=split.name, search=mode, scope=EVERY_QUERY)
-    return rows
-
-
-def headline(rows: Sequence[MetricRow]) -> dict[str, float]:
-    """NDCG@5 (mean over tiers, on the shared sample) of each split and search mode: what a status line shows."""
-    return {
-        f"{row.split}_ndcg@5 ({row.search})": row.value
-        for row in rows
-        if (row.tier, row.metric, row.k, row.scope) == (MEAN_OVER_TIERS, "ndcg", 5, SAMPLE)
-    }
 
 
 EVALUATE = Stage(
     kind="evaluation",
     entry="stages.evaluate:run",
-    version="3",
+    version="4",
     needs=("data", "encoder", "rewriter"),
     reserves="generation",
 )
 UNTRAINED = Stage(
     kind="untrained encoder",
     entry="stages.evaluate:untrained",
-    version="1",
+    version="2",
     needs=("data",),
     reserves="encoder",
 )

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cohyde.evaluation.per_query import read_per_query
 from cohyde.evaluation.report import build_report, to_markdown
 from cohyde.evaluation.results import MetricRow, row_from
 from cohyde.io import read_rows, write_json, write_text
@@ -35,11 +36,13 @@ def read_metrics(artifact: Path) -> list[MetricRow]:
 
 
 def read_query_scores(artifact: Path, search: str) -> dict[tuple[str, str], dict[str, float]]:
-    """NDCG@5 of every query that an evaluation stage searched in one mode, by split and tier, and by query id."""
+    """NDCG@5 of the queries that all rounds share, searched in one mode: by split and tier, and by query id."""
+    rows = read_per_query(artifact / QUERIES, rankings=False).select(search=search, in_sample=True)
     found: dict[tuple[str, str], dict[str, float]] = {}
-    for row in read_rows(artifact / QUERIES):
-        if row["search"] == search:
-            found.setdefault((row["split"], row["tier"]), {})[row["id"]] = row["metrics"]["ndcg@5"]
+    for split, tier, identifier, value in zip(
+        rows.split, rows.tier, rows.id, rows.values["ndcg@5"].tolist(), strict=True
+    ):
+        found.setdefault((split, tier), {})[identifier] = value
     return found
 
 

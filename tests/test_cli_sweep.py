@@ -19,6 +19,7 @@ from rich.console import Console
 from test_dag_store import manifest
 
 import stages.pipeline
+from cohyde.catalog import Query
 from cohyde.cli_jobs import record
 from cohyde.cli_sweep import Sweep, find_sweep, planned
 from cohyde.config import plain
@@ -29,6 +30,7 @@ from cohyde.dag.runs import RunRecord, load_run, run_names, save_run
 from cohyde.dag.state import states, states_by_name
 from cohyde.dag.store import Store
 from cohyde.dag.sweep import load_sweep, save_sweep
+from cohyde.evaluation.per_query import Found, PerQuery, per_query_of, write_per_query
 from cohyde.io import read_rows, write_jsonl
 from cohyde.live import SweepLive
 from cohyde.terminal_sweep import sweep_table
@@ -66,12 +68,14 @@ class Made:
         [found] = [name for name, label in self.job.union.labels.items() if label == stage]
         return found
 
-    def finish(self, *stages: str, files: Mapping[str, Any] | None = None) -> None:
+    def finish(self, *stages: str, files: Mapping[str, Any] | None = None, queries: PerQuery | None = None) -> None:
         for stage in stages:
             node = self.job.union.plan.nodes[self.name(stage)]
             scratch = self.store.scratch(node.id, node.fingerprint)
             for file, rows in (files or {}).items():
                 write_jsonl(scratch / file, rows)
+            if queries is not None:
+                write_per_query(scratch / "queries.parquet", queries)
             identity = self.job.union.plan.identities[node.name]
             done = manifest(id=node.id, fingerprint=node.fingerprint, identity=identity, metrics={}, seconds=75.0)
             self.store.commit(scratch, done)
@@ -93,16 +97,23 @@ class Made:
         search = "query" if stage == "E.untrained" else "description"
         common: dict[str, Any] = {"metric": "ndcg", "k": 5, "search": search, "scope": "sample"}
         rows = [{"split": "dev", "tier": "mean over tiers", "value": dev, "n": 9, **common}]
-        queries = []
+        found = []
         for tier, values in scores.items():
             mean = sum(values) / len(values)
             rows.append({"split": "standard", "tier": tier, "value": mean, "n": len(values), **common})
-            queries += [
-                {"id": f"{tier}-{number}", "split": "standard", "tier": tier, "search": search,
-                 "metrics": {"ndcg@5": value}}
-                for number, value in enumerate(values)
-            ]  # fmt: skip
-        self.finish(stage, files={"metrics.jsonl": rows, "queries.jsonl": queries})
+            for number, value in enumerate(values):
+                query = Query(id=f"{tier}-{number}", text="", tools=("a",), tier=tier)
+                found.append(
+                    Found(
+                        query=query,
+                        split="standard",
+                        search=search,
+                        in_sample=True,
+                        ranking=[("a", 1.0)],
+                        values={"ndcg@5": value},
+                    )
+                )
+        self.finish(stage, files={"metrics.jsonl": rows}, queries=per_query_of(found, "catalogue"))
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from cohyde.data.dataset import read_dataset, write_dataset
 from cohyde.encoder.model import embed, load_encoder
 from cohyde.errors import Interrupted, UserError
 from cohyde.evaluation.metrics import ALL, MEAN_OVER_TIERS
+from cohyde.evaluation.per_query import read_per_query
 from cohyde.evaluation.results import EVERY_QUERY, SAMPLE
 from cohyde.io import read_rows, write_jsonl
 from cohyde.models.reference import resolve
@@ -27,9 +28,10 @@ from cohyde.progress import Silent
 from cohyde.rewriter.generate import Request, open_generator
 from cohyde.rewriter.load import load_tokenizer
 from stages import data as data_stage
-from stages.evaluate import splits_to_score
+from stages.folders import QUERIES
 from stages.pipeline import pipeline
 from stages.report import read_metrics
+from stages.scoring import splits_to_score
 from stages.search import search_artifacts
 
 SMALL = (
@@ -148,8 +150,8 @@ def test_every_stage_writes_the_files_that_the_next_ones_read(chain: Chain) -> N
         "S4s.1": {"candidates.jsonl"},
         "S4p.1": {"pairs.jsonl", "rewards.jsonl"},
         "S4.1": {"rewriter/config.json", "rewriter/model.safetensors", "rewriter/tokenizer.json", "steps.jsonl"},
-        "E.1": {"metrics.jsonl", "queries.jsonl", "descriptions.jsonl", "index/index.npy", "index/tools.jsonl"},
-        "E.untrained": {"metrics.jsonl", "queries.jsonl"},
+        "E.1": {"metrics.jsonl", "queries.parquet", "descriptions.jsonl", "index/index.npy", "index/tools.jsonl"},
+        "E.untrained": {"metrics.jsonl", "queries.parquet"},
         "report": {"report.md", "report.json"},
     }
     for stage_id, files in expected.items():
@@ -469,12 +471,11 @@ def test_a_sample_is_scored_in_every_round_and_everything_in_the_last(chain: Cha
 
 def test_all_rounds_score_the_same_sample(chain: Chain) -> None:
     """The untrained encoder scores all; its rows of the sample are means over the very queries that E.0 has."""
-    in_round = {(row["split"], row["id"]) for row in read_rows(chain.path("E.0") / "queries.jsonl")}
-    scores = [
-        row["metrics"]["ndcg@5"]
-        for row in read_rows(chain.path("E.untrained") / "queries.jsonl")
-        if row["split"] == "standard" and (row["split"], row["id"]) in in_round
-    ]
+    in_round = read_per_query(chain.path("E.0") / QUERIES).select(split="standard", search="query")
+    of_untrained = read_per_query(chain.path("E.untrained") / QUERIES).select(split="standard")
+    shared = of_untrained.take(np.flatnonzero(np.isin(of_untrained.id, in_round.id)))
+    assert list(shared.id) == list(of_untrained.select(in_sample=True).id)
+    scores = shared.values["ndcg@5"]
     assert len(scores) == 3
     (of_sample,) = [
         row.value
@@ -490,11 +491,12 @@ def test_every_search_mode_is_scored_and_the_untrained_encoder_on_queries_alone(
 
 
 def test_each_query_keeps_its_ranking_and_scores(chain: Chain) -> None:
-    rows = read_rows(chain.path("E.1") / "queries.jsonl")
-    for row in rows:
-        assert len(row["ranked"]) == len(row["scores"]) == min(50, chain["data"].metrics["tools"])
-        assert row["scores"] == sorted(row["scores"], reverse=True)
-        assert row["metrics"]["hit@1"] == float(row["ranked"][0] in row["gold"])
+    found = read_per_query(chain.path("E.1") / QUERIES)
+    assert set(found.ranked.lengths) == {min(50, chain["data"].metrics["tools"])}
+    for row in range(len(found)):
+        scores = found.scores[found.ranked.offsets[row] : found.ranked.offsets[row + 1]]
+        assert (np.diff(scores) <= 0).all()
+        assert found.values["hit@1"][row] == float(found.ranked[row][0] in found.gold[row])
 
 
 def test_without_paraphrases_there_is_no_vague_split(chain: Chain, tmp_path: Path) -> None:
@@ -579,9 +581,6 @@ def test_a_search_finds_what_the_evaluation_found(chain: Chain) -> None:
     asked = next(found for found in read_dataset(chain.path("data"))[0].eval)
     inputs = {name: chain.path(source) for name, source in chain["E.1"].spec.inputs.items()}
     answer = search_artifacts(inputs, chain.path("E.1"), chain.config, asked.text, 10)
-    (ranked,) = [
-        row["ranked"]
-        for row in read_rows(chain.path("E.1") / "queries.jsonl")
-        if (row["id"], row["split"], row["search"]) == (asked.id, "standard", "description")
-    ]
+    found = read_per_query(chain.path("E.1") / QUERIES).select(split="standard", search="description")
+    ranked = found.ranked[list(found.id).index(asked.id)]
     assert [tool.id for tool, _ in answer.tools] == ranked[:10]

@@ -1,16 +1,16 @@
 """Dataset folders: ``catalog.jsonl``, ``queries.jsonl``, ``vague.jsonl`` and a ``dataset.yaml`` card."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cohyde.catalog import Dataset, query_to_row, tool_to_row
+from cohyde.catalog import Dataset, Tool, query_to_row, tool_to_row
 from cohyde.data.reading import Reading
 from cohyde.data.validation import SPLITS, DatasetRows, Findings, Row, validated
 from cohyde.errors import UserError
-from cohyde.io import read_jsonl, sha256_file, sha256_text, write_jsonl, write_text
+from cohyde.io import canonical_json, read_jsonl, sha256_file, sha256_text, write_jsonl, write_text
 from cohyde.progress import Progress, Silent
 from cohyde.resources import resource_folder, sample_folder
 
@@ -47,6 +47,11 @@ def dataset_checksum(path: str) -> str:
     folder = dataset_folder(path)
     files = [folder / name for name in (CATALOG, QUERIES, VAGUE) if (folder / name).is_file()]
     return sha256_text("\n".join(f"{file.name} {sha256_file(file)}" for file in files))
+
+
+def catalogue_checksum(tools: Iterable[Tool]) -> str:
+    """One checksum over the records of a catalogue, in order: their order breaks ties."""
+    return sha256_text("".join(canonical_json(tool_to_row(tool)) + "\n" for tool in tools))
 
 
 def read_dataset(

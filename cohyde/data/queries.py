@@ -11,9 +11,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from cohyde.catalog import SURROGATE, Dataset, Query, Tool, query_to_row, tool_to_row
+from cohyde.catalog import SURROGATE, Dataset, Query, Tool, query_to_row
 from cohyde.config import ChatConfig, SamplingConfig, identity_of
-from cohyde.data.dataset import QUERIES, read_card, read_dataset, write_card
+from cohyde.data.dataset import QUERIES, catalogue_checksum, read_card, read_dataset, write_card
 from cohyde.data.drafts import FILTERS, Draft, Known, fault_in, request_in, told
 from cohyde.data.ledger import Ledger
 from cohyde.data.related import due, seed_groups, tier_of
@@ -177,7 +177,7 @@ def _kinds(tally: Tally) -> list[dict[str, Any]]:
 def ledger_identity(dataset: Dataset, chat: ChatModel, seed: int) -> dict[str, Any]:
     """All that can change a reply; more requests a tool, or more attempts, only continue the work."""
     return {
-        "catalogue": sha256_text("".join(canonical_json(tool_to_row(tool)) + "\n" for tool in dataset.tools)),
+        "catalogue": catalogue_checksum(dataset.tools),
         "model": dict(chat.identity),
         "prompt": load_prompt(PROMPT).sha256,
         "sampling": identity_of(SAMPLING),

@@ -1,0 +1,110 @@
+"""What every evaluation does, whatever system it scores: choose the queries, write each one's results and the means."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cohyde.catalog import Dataset, Query
+from cohyde.config import EvaluationConfig
+from cohyde.data.dataset import catalogue_checksum
+from cohyde.data.split import sample_queries
+from cohyde.evaluation.metrics import MEAN_OVER_TIERS, QueryScore
+from cohyde.evaluation.per_query import Found, per_query_of, write_per_query
+from cohyde.evaluation.results import EVERY_QUERY, SAMPLE, MetricRow, Ranking, metric_rows, score_queries
+from cohyde.io import write_jsonl
+from stages.folders import METRICS, QUERIES
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """What of a split is scored, and the ids of the sample that all rounds share."""
+
+    name: str
+    queries: Sequence[Query]
+    sample: frozenset[str]
+
+
+def splits_to_score(dataset: Dataset, evaluation: EvaluationConfig, full: bool, seed: int) -> list[Split]:
+    """The splits of this evaluation; a dataset without paraphrases has no vague one.
+
+    The vague sample takes the paraphrases of the standard sample first, so that the two can be compared by query.
+    """
+    standard = sample_queries(dataset.eval, evaluation.standard_sample, seed)
+    vague = _vague_sample(dataset.vague, _ids(standard), evaluation.vague_sample, seed)
+    dev = sample_queries(dataset.dev, evaluation.dev_sample, seed)
+    splits = [
+        Split(name="standard", queries=dataset.eval if full else standard, sample=_ids(standard)),
+        Split(name="vague", queries=dataset.vague if full else vague, sample=_ids(vague)),
+        Split(name="dev", queries=dev, sample=_ids(dev)),
+    ]
+    return [split for split in splits if split.queries]
+
+
+def _vague_sample(vague: Sequence[Query], standard: frozenset[str], size: int | None, seed: int) -> list[Query]:
+    if size is None:
+        return list(vague)
+    first = sample_queries([query for query in vague if query.id in standard], size, seed)
+    rest = sample_queries([query for query in vague if query.id not in standard], size - len(first), seed)
+    chosen = _ids([*first, *rest])
+    return [query for query in vague if query.id in chosen]
+
+
+def _ids(queries: Iterable[Query]) -> frozenset[str]:
+    return frozenset(query.id for query in queries)
+
+
+def by_split(splits: Sequence[Split]) -> list[tuple[Split, Query]]:
+    """Every query with its split, in the order in which rankings are given."""
+    return [(split, query) for split in splits for query in split.queries]
+
+
+def write_results(
+    out_dir: Path, dataset: Dataset, splits: Sequence[Split], rankings: Mapping[str, Sequence[Ranking]]
+) -> list[MetricRow]:
+    """Write ``metrics.jsonl`` (means) and ``queries.parquet`` (each query's ranking and scores, by search mode).
+
+    Args:
+        out_dir: the stage's folder.
+        dataset: what was searched.
+        splits: what was asked.
+        rankings: by search mode, one for each query of :func:`by_split`, in that order.
+    """
+    labelled = by_split(splits)
+    rows: list[MetricRow] = []
+    found: list[Found] = []
+    for mode, ranked in rankings.items():
+        scores = score_queries([query for _, query in labelled], ranked)
+        for split in splits:
+            rows += _rows_of(split, [one for (at, _), one in zip(labelled, scores, strict=True) if at is split], mode)
+        found += [
+            Found(
+                query=query,
+                split=split.name,
+                search=mode,
+                in_sample=query.id in split.sample,
+                ranking=ranking,
+                values=score.values,
+            )
+            for (split, query), ranking, score in zip(labelled, ranked, scores, strict=True)
+        ]
+    write_jsonl(out_dir / METRICS, (row.to_row() for row in rows))
+    write_per_query(out_dir / QUERIES, per_query_of(found, catalogue_checksum(dataset.tools)))
+    return rows
+
+
+def _rows_of(split: Split, scores: Sequence[QueryScore], mode: str) -> list[MetricRow]:
+    """Rows over the sample, and over all queries where more than the sample was scored."""
+    sampled = [score for score in scores if score.id in split.sample]
+    rows = metric_rows(sampled, split=split.name, search=mode, scope=SAMPLE)
+    if len(scores) > len(sampled):
+        rows += metric_rows(scores, split=split.name, search=mode, scope=EVERY_QUERY)
+    return rows
+
+
+def headline(rows: Sequence[MetricRow]) -> dict[str, float]:
+    """NDCG@5 (mean over tiers, on the shared sample) of each split and search mode: what a status line shows."""
+    return {
+        f"{row.split}_ndcg@5 ({row.search})": row.value
+        for row in rows
+        if (row.tier, row.metric, row.k, row.scope) == (MEAN_OVER_TIERS, "ndcg", 5, SAMPLE)
+    }
