@@ -2,9 +2,8 @@
 
 import shlex
 import sys
-from collections.abc import Mapping
+import time
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,7 +11,6 @@ import typer
 from cohyde import __version__
 from cohyde.cli_data import app as data_app
 from cohyde.cli_jobs import (
-    Job,
     check_data,
     execute,
     fetch_models,
@@ -248,17 +246,20 @@ def search(
 
     The rewriter describes what would fulfil it, the encoder retrieves.
     """
+    from cohyde.dag.remote import open_store
+    from cohyde.retrieval.live import LiveRetriever
+    from cohyde.retrieval.requests import check_query
     from cohyde.terminal import err, print_json, print_search
-    from stages.search import search_artifacts
+    from stages.search import find_trained
 
-    if not text.strip():
-        raise UserError("the request is empty", "say in a sentence what the tools are for")
-    job = job_of(run_name, store)
-    chosen = state or report_of(job).selected or f"E.{job.settings.rounds}"
-    evaluation, inputs = _searchable(job, chosen)
+    check_query(text, max(1, len(text)))  # how long it may be, the run says
+    started = time.perf_counter()
+    trained = find_trained(open_store(store), run_name, state)
     prepare_for_models()
-    with err().status(f"searching with {chosen} of {job.name} …"):
-        answer = search_artifacts(inputs, evaluation, job.settings, text, k)
+    with err().status(f"searching with {trained.state} of {trained.name} …"), LiveRetriever.open(trained) as retriever:
+        loaded = time.perf_counter()
+        [answer] = retriever.search([text], k)
+    answer = replace(answer, timings={"load": round(loaded - started, 4), **answer.timings})
     if as_json:
         print_json(answer.to_json())
     else:
@@ -296,29 +297,3 @@ app.command(
 app.command(rich_help_panel=STORE, epilog="Example: cohyde verify --discard")(verify)
 app.command(rich_help_panel=STORE, epilog="Example: cohyde gc --yes")(gc)
 app.add_typer(data_app, name="data", rich_help_panel=DATA)
-
-
-def _searchable(job: Job, stage_id: str) -> "tuple[Path, dict[str, Path]]":
-    """The folder of a finished evaluation, and those of what it evaluated."""
-    node = job.seen.nodes[job.seen.named(stage_id)[0]]
-    if not {"data", "encoder", "rewriter"} <= set(node.inputs) or not node.id.startswith("E."):
-        states = [one.id for one in job.seen.nodes.values() if one.id.startswith("E.") and "rewriter" in one.inputs]
-        raise UserError(f"{stage_id} is no state that can be searched with", f"states are: {', '.join(states)}")
-    if not job.store.exists(node.id, node.fingerprint):
-        raise UserError(f"run {job.name}: {stage_id} is not done yet", f"see how far it is: cohyde status {job.name}")
-    _check_prompts(job.store.manifest(node.id, node.fingerprint, job.name).prompts, job.name)
-    sources = {name: job.seen.nodes[source] for name, source in node.inputs.items()}
-    inputs = {name: job.store.usable(at.id, at.fingerprint, job.name) for name, at in sources.items()}
-    return job.store.usable(node.id, node.fingerprint, job.name), inputs
-
-
-def _check_prompts(prompts: Mapping[str, str], run_name: str) -> None:
-    """The rewriter was trained and scored with a prompt's text; asked with another it would describe otherwise."""
-    from cohyde.rewriter.prompts import prompt_hash
-
-    for name, sha256 in prompts.items():
-        if prompt_hash(name) != sha256:
-            raise UserError(
-                f"prompts/{name}.yaml has changed since run {run_name} was trained with it",
-                "put its text back, or train with the new one: cohyde run",
-            )

@@ -100,14 +100,11 @@ def job_of(run_name: str | None, store: str | Path) -> Job:
     """
     from cohyde.config import Config, build
     from cohyde.dag.remote import open_store
-    from cohyde.dag.runs import latest_run, load_run, run_names
-    from cohyde.dag.sweep import load_sweep, sweep_names
+    from cohyde.dag.runs import latest_run
+    from cohyde.dag.sweep import load_single_run
 
     at = open_store(store)
-    if run_name in sweep_names(at) and run_name not in run_names(at):
-        members = [member.name for member in load_sweep(at, run_name).members]
-        raise UserError(f"{run_name} is a sweep, and this is about one run", f"its runs are: {', '.join(members)}")
-    known = load_run(at, run_name or latest_run(at))
+    known = load_single_run(at, run_name or latest_run(at))
     settings = build(Config, [(f"run {known.name}", known.config)])
     return Job(
         name=known.name,

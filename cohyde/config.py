@@ -411,6 +411,38 @@ class RunnerConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ServeConfig:
+    """How a trained run answers requests (``cohyde serve``); nothing here changes a result of a run."""
+
+    max_query_characters: int = setting(10_000, ge=1)
+    """Characters of a request; a longer one is refused (ours)."""
+    rewriter_deadline_seconds: float = setting(10.0, gt=0)
+    """Seconds that a request waits for the rewriter; after that the encoder answers alone, and says so (ours)."""
+    rewriter_failures: int = setting(3, ge=1)
+    """Requests in a row that the rewriter may fail; after that nobody waits for it for a while (ours)."""
+    rewriter_pause_seconds: float = setting(30.0, gt=0)
+    """That while: seconds until one request tries the rewriter again (ours)."""
+    rewriter_batch_size: int = setting(16, ge=1)
+    """Requests described in one call of the rewriter (ours)."""
+    cached_descriptions: int = setting(10_000, ge=0)
+    """Descriptions kept, by request with white space folded; the one not used for longest gives way (ours)."""
+    batch_window_ms: float = setting(2.0, ge=0, le=1000)
+    """Milliseconds that a request waits for others to be embedded and described with (ours)."""
+    max_requests: int = setting(128, ge=1, le=10_000)
+    """Requests in work at once; one more is told to come again (status 503) (ours)."""
+    max_connections: int = setting(1024, ge=1)
+    """Connections open at once; one more is closed (ours)."""
+    max_body_bytes: int = setting(8 << 20, ge=1024)
+    """Bytes of a request's body (ours)."""
+    request_seconds: float = setting(60.0, gt=0)
+    """Seconds for a request to arrive, and as many to be answered (ours)."""
+    shutdown_seconds: float = setting(20.0, gt=0)
+    """Seconds that requests in work have to end when the server is told to stop (ours)."""
+    token_env: str = setting("COHYDE_TOKEN")
+    """The environment variable that holds the token which clients have to send (ours)."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Config:
     """One run, completely."""
 
@@ -434,6 +466,7 @@ class Config:
     evaluation: EvaluationConfig = section(EvaluationConfig)
     resources: AllResourcesConfig = section(AllResourcesConfig, identity=False)
     runner: RunnerConfig = section(RunnerConfig, identity=False)
+    serve: ServeConfig = section(ServeConfig, identity=False)
 
 
 # ------------------------------------------------------------------------------------------------- identity

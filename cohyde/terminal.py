@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cohyde.dag.state import StageState
     from cohyde.dag.store import Store
     from cohyde.doctor import Check
-    from cohyde.encoder.retriever import Answer
+    from cohyde.retrieval.answer import Answer
 
 STATE_STYLES = {
     "done": "green",
@@ -305,7 +305,10 @@ def print_search(answer: "Answer") -> None:
     console = out()
     asked = Table.grid(padding=(0, 2, 0, 0))
     asked.add_row(Text("request", style="dim"), Text(answer.query))
-    asked.add_row(Text("description", style="dim"), Text(answer.description or "(none: searched with the request)"))
+    asked.add_row(
+        Text("description", style="dim"),
+        Text(answer.description or f"(none: {answer.reason}; searched with the request)"),
+    )
     console.print(asked)
     console.print()
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)

@@ -1,54 +1,119 @@
-"""Search with a trained run: the rewriter describes the request, the encoder retrieves."""
+"""What a run is searched with: the models that one of its evaluations scored, with their catalogue."""
 
-import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from cohyde.catalog import Query
-from cohyde.config import Config
+from cohyde.config import Config, build
 from cohyde.data.dataset import read_dataset
-from cohyde.encoder.retriever import Answer, DenseRetriever
-from cohyde.progress import Silent
-from stages.folders import ENCODER_FOLDER, INDEX_FOLDER, REWRITER_FOLDER
+from cohyde.errors import UserError
+from cohyde.evaluation.report import build_report
+from cohyde.retrieval.trained import Trained
+from cohyde.rewriter.examples import few_shot_examples
+from cohyde.rewriter.prompts import load_prompt, prompt_hash
+from stages.folders import ENCODER_FOLDER, INDEX_FOLDER, METRICS, REWRITER_FOLDER
+from stages.report import read_metrics
+
+if TYPE_CHECKING:
+    from cohyde.dag.plan import Node, Plan
+    from cohyde.dag.store import Store
+
+NEEDED = {"data", "encoder", "rewriter"}
+"""Inputs of an evaluation whose models can be searched with."""
 
 
-def search_artifacts(inputs: Mapping[str, Path], evaluation: Path, config: Config, text: str, k: int) -> Answer:
-    """Search with the models that an evaluation stage scored.
+def find_trained(store: "Store", run_name: str, state: str | None = None) -> Trained:
+    """The models and the catalogue of a state of a run.
+
+    Args:
+        store: where the run's artifacts lie.
+        run_name: its name.
+        state: an evaluation, such as ``E.2``; None takes the one that the report selects on dev, else the last.
+
+    Raises:
+        UserError: there is no such run or state, it is not done yet, or its prompt has changed since.
+    """
+    from cohyde.dag.sweep import load_single_run
+
+    known = load_single_run(store, run_name)
+    config = build(Config, [(f"run {known.name}", known.config)])
+    chosen = state or _selected(known.plan, store, known.name, config) or f"E.{config.rounds}"
+    node = _searchable(known.plan, chosen)
+    if not store.exists(node.id, node.fingerprint):
+        raise UserError(
+            f"run {known.name}: {chosen} is not done yet",
+            f"see how far it is: cohyde status {known.name}{_done_instead(known.plan, store)}",
+        )
+    _check_prompts(store.manifest(node.id, node.fingerprint, known.name).prompts, known.name)
+    sources = {name: known.plan.nodes[source] for name, source in node.inputs.items()}
+    inputs = {name: store.usable(at.id, at.fingerprint, known.name) for name, at in sources.items()}
+    evaluation = store.usable(node.id, node.fingerprint, known.name)
+    return trained(inputs, evaluation, config, run=known.name, state=node.id)
+
+
+def trained(inputs: Mapping[str, Path], evaluation: Path, config: Config, *, run: str = "", state: str = "") -> Trained:
+    """The models that an evaluation stage scored, and their catalogue.
 
     Args:
         inputs: artifact folders of that stage's inputs (data, encoder, rewriter).
         evaluation: its own artifact, which holds the index.
         config: the run's configuration.
-        text: the request.
-        k: tools at most; a smaller catalogue gives fewer.
+        run: the run's name.
+        state: the evaluation's id.
     """
-    from cohyde.rewriter.describe import describe, or_query
-    from cohyde.rewriter.examples import few_shot_examples
-
-    started = time.perf_counter()
     dataset, _ = read_dataset(inputs["data"])
-    encoder = config.encoder.embedding()
-    retriever = DenseRetriever.load(inputs["encoder"] / ENCODER_FOLDER, evaluation / INDEX_FOLDER, encoder)
-    loaded = time.perf_counter()
-    query = Query(id="search", text=text, tools=())
-    description = ""
-    if config.search.mode != "query":
-        examples = few_shot_examples(dataset, config.rewriter.few_shot, config.data.split_seed)
-        model = inputs["rewriter"] / REWRITER_FOLDER
-        described, _ = describe(model, [query], examples, config.rewriter, config.describe, 0, Silent())
-        description = described[0].texts[0]
-    written = time.perf_counter()
-    search = replace(config.search, depth=max(config.search.depth, k))
-    ranking = retriever.rank([text], [or_query(description, query)], search, k)[0]
-    tools = {tool.id: tool for tool in dataset.tools}
-    return Answer(
-        query=text,
-        description=description,
-        tools=tuple((tools[tool_id], score) for tool_id, score in ranking),
-        timings={
-            "load": round(loaded - started, 4),
-            "rewrite": round(written - loaded, 4),
-            "retrieve": round(time.perf_counter() - written, 4),
-        },
+    return Trained(
+        name=run,
+        state=state,
+        encoder=inputs["encoder"] / ENCODER_FOLDER,
+        rewriter=inputs["rewriter"] / REWRITER_FOLDER,
+        index=evaluation / INDEX_FOLDER,
+        tools=dataset.tools,
+        embedding=config.encoder.embedding(),
+        rewriting=config.rewriter,
+        sampling=config.describe,
+        prompt=load_prompt(config.rewriter.prompt),
+        examples=tuple(few_shot_examples(dataset, config.rewriter.few_shot, config.data.split_seed)),
+        search=config.search,
+        serve=config.serve,
     )
+
+
+def _selected(plan: "Plan", store: "Store", run_name: str, config: Config) -> str | None:
+    """The state that dev selects among those that are done."""
+    done = {
+        node.id: read_metrics(store.usable(node.id, node.fingerprint, run_name))
+        for node in _states(plan)
+        if store.exists(node.id, node.fingerprint)
+        and (store.usable(node.id, node.fingerprint, run_name) / METRICS).is_file()
+    }
+    return build_report(done, config.search.mode).selected if done else None
+
+
+def _states(plan: "Plan") -> "list[Node]":
+    """The evaluations whose models can be searched with."""
+    return [node for node in plan.nodes.values() if node.id.startswith("E.") and set(node.inputs) >= NEEDED]
+
+
+def _searchable(plan: "Plan", state: str) -> "Node":
+    node = plan.nodes[plan.named(state)[0]]
+    if node not in _states(plan):
+        names = ", ".join(one.id for one in _states(plan))
+        raise UserError(f"{state} is no state that can be searched with", f"states are: {names}")
+    return node
+
+
+def _done_instead(plan: "Plan", store: "Store") -> str:
+    """The states that could be searched with instead."""
+    done = [node.id for node in _states(plan) if store.exists(node.id, node.fingerprint)]
+    return f"; done are: {', '.join(done)} (--state {done[-1]})" if done else ""
+
+
+def _check_prompts(prompts: Mapping[str, str], run_name: str) -> None:
+    """The rewriter was trained and scored with a prompt's text; asked with another it would describe otherwise."""
+    for name, sha256 in prompts.items():
+        if prompt_hash(name) != sha256:
+            raise UserError(
+                f"prompts/{name}.yaml has changed since run {run_name} was trained with it",
+                "put its text back, or train with the new one: cohyde run",
+            )

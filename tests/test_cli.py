@@ -386,7 +386,8 @@ def test_a_report_of_nothing_says_so(cohyde: Call, made: Made) -> None:
         (["rain", "--state", "E.untrained"], "E.untrained is no state that can be searched with\n"),
         (["rain", "--state", "S1a"], "S1a is no state that can be searched with\n  states are: E.0, E.1"),
         (["rain", "--state", "E.9"], "no stage is called 'E.9'"),
-        (["  "], "the request is empty\n  say in a sentence what the tools are for"),
+        ([""], "the request is empty\n  say in a sentence what the tools are for"),
+        (["  "], "the request holds nothing but white space or invisible characters\n  say in a sentence"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_searched_with_is_told(cohyde: Call, made: Made, arguments: list[str], expected: str) -> None:
@@ -400,7 +401,7 @@ def test_a_prompt_that_has_changed_since_is_not_asked_with(
 ) -> None:
     for stage in ("data", "S1a", "S1b", "E.0"):
         made.finish(stage)
-    monkeypatch.setattr("cohyde.rewriter.prompts.prompt_hash", lambda name: "another")
+    monkeypatch.setattr("stages.search.prompt_hash", lambda name: "another")
     code, output, errors = cohyde("search", "tiny", "rain", "--state", "E.0")
     assert (code, output) == (2, "")
     assert "prompts/hyde.yaml has changed since run tiny was trained with it\n  put its text back" in errors

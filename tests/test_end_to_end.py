@@ -269,7 +269,8 @@ def test_search_prints_the_documented_object(scene: Scene, base: Ended, cohyde: 
     code, output, _ = cohyde("search", "base", request, "-k", "3", "--store", str(scene.store.root), "--json")
     assert code == 0
     content = json.loads(output)
-    assert set(content) == {"query", "description", "tools", "timings"}
+    assert set(content) == {"query", "description", "rewritten", "reason", "tools", "timings"}
+    assert set(content["timings"]) == {"load", "rewrite", "retrieve"}
     assert content["query"] == request
     assert [set(tool) for tool in content["tools"]] == [{"id", "score", "rank"}] * 3
     assert [tool["rank"] for tool in content["tools"]] == [1, 2, 3]

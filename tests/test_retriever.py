@@ -7,7 +7,7 @@ import pytest
 from cohyde.catalog import Tool, render
 from cohyde.config import EmbeddingConfig, SearchConfig
 from cohyde.encoder.model import embed
-from cohyde.encoder.retriever import Answer, DenseRetriever
+from cohyde.encoder.retriever import DenseRetriever
 from cohyde.io import read_rows
 
 CONFIG = EmbeddingConfig(max_length=64)
@@ -86,18 +86,3 @@ def test_an_index_of_another_catalogue_is_refused(
     (tmp_path / "index" / "tools.jsonl").write_text('{"id": "rain"}\n', "utf-8")
     with pytest.raises(ValueError, match="4 vectors but there are 1 tool ids"):
         DenseRetriever.load(tiny_encoder_path, tmp_path / "index", CONFIG).rank_texts(["x"], 1)
-
-
-def test_an_answer_is_json_with_ranks_from_one() -> None:
-    answer = Answer(
-        query="will it rain",
-        description="Returns a forecast.",
-        tools=((TOOLS[0], 0.5), (TOOLS[1], 0.25)),
-        timings={"rewrite": 0.2},
-    )
-    assert answer.to_json() == {
-        "query": "will it rain",
-        "description": "Returns a forecast.",
-        "tools": [{"id": "rain", "score": 0.5, "rank": 1}, {"id": "euro", "score": 0.25, "rank": 2}],
-        "timings": {"rewrite": 0.2},
-    }

@@ -25,6 +25,8 @@ from cohyde.evaluation.results import EVERY_QUERY, SAMPLE
 from cohyde.io import read_rows, write_jsonl
 from cohyde.models.reference import resolve
 from cohyde.progress import Silent
+from cohyde.retrieval.answer import Answer
+from cohyde.retrieval.live import LiveRetriever
 from cohyde.rewriter.generate import Request, open_generator
 from cohyde.rewriter.load import load_tokenizer
 from stages import data as data_stage
@@ -32,7 +34,7 @@ from stages.folders import QUERIES
 from stages.pipeline import pipeline
 from stages.report import read_metrics
 from stages.scoring import splits_to_score
-from stages.search import search_artifacts
+from stages.search import trained
 
 SMALL = (
     "rounds=1",
@@ -559,28 +561,33 @@ def test_the_report_holds_every_evaluation_and_the_selected_round(chain: Chain) 
     assert "| E.untrained | query |" in markdown and "All evaluation queries" in markdown
 
 
+def searched(chain: Chain, text: str, k: int, **search: Any) -> Answer:
+    """What E.1 of the chain answers."""
+    inputs = {name: chain.path(source) for name, source in chain["E.1"].spec.inputs.items()}
+    config = replace(chain.config, search=replace(chain.config.search, **search))
+    with LiveRetriever.open(trained(inputs, chain.path("E.1"), config)) as retriever:
+        return retriever.search([text], k)[0]
+
+
 @pytest.mark.parametrize("mode", ["description", "query", "fused"])
 def test_a_search_describes_the_request_and_ranks_tools(chain: Chain, mode: str) -> None:
-    inputs = {name: chain.path(source) for name, source in chain["E.1"].spec.inputs.items()}
-    config = load_config("tiny", [*SMALL, f"search.mode={mode}"])
-    answer = search_artifacts(inputs, chain.path("E.1"), config, "will I get wet on my way home", 5)
-    assert len(answer.tools) == 5 and set(answer.timings) == {"load", "rewrite", "retrieve"}
+    answer = searched(chain, "will I get wet on my way home", 5, mode=mode)
+    assert len(answer.tools) == 5 and set(answer.timings) == {"rewrite", "retrieve"}
     scores = [score for _, score in answer.tools]
     assert scores == sorted(scores, reverse=True)
-    assert (answer.description == "") if mode == "query" else isinstance(answer.description, str)
+    assert answer.rewritten == bool(answer.description) == (answer.reason is None)
+    if mode == "query":
+        assert (answer.description, answer.reason) == ("", "search.mode is query")
 
 
 def test_a_search_gives_at_most_the_catalogue(chain: Chain) -> None:
-    inputs = {name: chain.path(source) for name, source in chain["E.1"].spec.inputs.items()}
-    config = load_config("tiny", [*SMALL, "search.mode=query"])
-    answer = search_artifacts(inputs, chain.path("E.1"), config, "anything", 1000)
+    answer = searched(chain, "anything", 1000, mode="query")
     assert len({tool.id for tool, _ in answer.tools}) == len(answer.tools) == chain["data"].metrics["tools"]
 
 
 def test_a_search_finds_what_the_evaluation_found(chain: Chain) -> None:
     asked = next(found for found in read_dataset(chain.path("data"))[0].eval)
-    inputs = {name: chain.path(source) for name, source in chain["E.1"].spec.inputs.items()}
-    answer = search_artifacts(inputs, chain.path("E.1"), chain.config, asked.text, 10)
+    answer = searched(chain, asked.text, 10)
     found = read_per_query(chain.path("E.1") / QUERIES).select(split="standard", search="description")
     ranked = found.ranked[list(found.id).index(asked.id)]
     assert [tool.id for tool, _ in answer.tools] == ranked[:10]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cohyde.dag.plan import Plan, merge
-from cohyde.dag.runs import check_name, run_names, run_time, yaml_body, yaml_text
+from cohyde.dag.runs import RunRecord, check_name, load_run, run_names, run_time, yaml_body, yaml_text
 from cohyde.dag.state import StageState
 from cohyde.dag.store import Store
 from cohyde.errors import UserError
@@ -198,6 +198,18 @@ def load_sweep(store: Store, name: str) -> SweepRecord:
     except (yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{path}: damaged: {reason}", f"write it anew with `cohyde sweep --name {name} …`") from None
+
+
+def load_single_run(store: Store, name: str) -> RunRecord:
+    """Read a run's record, and say so where the name is a sweep's.
+
+    Raises:
+        UserError: as :func:`cohyde.dag.runs.load_run`, or it is a sweep (lists its runs).
+    """
+    if name in sweep_names(store) and name not in run_names(store):
+        members = [member.name for member in load_sweep(store, name).members]
+        raise UserError(f"{name} is a sweep, and this is about one run", f"its runs are: {', '.join(members)}")
+    return load_run(store, name)
 
 
 def _parsed(body: Any) -> SweepRecord:

@@ -55,6 +55,11 @@ class ExactIndex:
         """Vectors in the index."""
         return len(self._vectors)
 
+    @property
+    def vectors(self) -> np.ndarray:
+        """What is indexed, (n, d) float32: to be read alone."""
+        return self._vectors
+
     def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """The ``k`` best vectors for each query, ties by position.
 

@@ -1,6 +1,6 @@
 """An encoder with its indexed catalogue: from texts to ranked tools."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,12 +48,10 @@ class DenseRetriever:
     @classmethod
     def load(cls, encoder: Path, index: Path, config: EmbeddingConfig) -> "DenseRetriever":
         """Load the encoder and an index that :meth:`save_index` wrote with it."""
-        from cohyde.encoder.index import ExactIndex
         from cohyde.encoder.model import load_encoder
 
-        tool_ids = tuple(row["id"] for row in read_rows(index / IDS_FILE))
-        model = load_encoder(encoder, config)
-        return cls(model=model, index=ExactIndex.load(index / INDEX_FILE), tool_ids=tool_ids, config=config)
+        found, tool_ids = read_index(index)
+        return cls(model=load_encoder(encoder, config), index=found, tool_ids=tool_ids, config=config)
 
     def rank_texts(self, texts: Sequence[str], depth: int) -> list[Ranking]:
         """Rank the catalogue for each text: at most ``depth`` tools, ties in catalogue order."""
@@ -69,22 +67,8 @@ class DenseRetriever:
         return rank(self.index, vectors, self.tool_ids, depth or search.depth)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Answer:
-    """What a search found; ``timings`` are seconds by component."""
+def read_index(folder: Path) -> tuple["ExactIndex", tuple[str, ...]]:
+    """The index and the tool ids that :meth:`DenseRetriever.save_index` wrote."""
+    from cohyde.encoder.index import ExactIndex
 
-    query: str
-    description: str
-    tools: tuple[tuple[Tool, float], ...]
-    timings: Mapping[str, float]
-
-    def to_json(self) -> dict[str, Any]:
-        """As ``cohyde search --json`` prints it."""
-        return {
-            "query": self.query,
-            "description": self.description,
-            "tools": [
-                {"id": tool.id, "score": score, "rank": rank} for rank, (tool, score) in enumerate(self.tools, start=1)
-            ],
-            "timings": dict(self.timings),
-        }
+    return ExactIndex.load(folder / INDEX_FILE), tuple(row["id"] for row in read_rows(folder / IDS_FILE))

@@ -1,0 +1,1 @@
+"""The HTTP and MCP server around a live retriever."""
