@@ -10,6 +10,7 @@ import typer
 
 from cohyde import __version__
 from cohyde.cli_data import app as data_app
+from cohyde.cli_eval import app as eval_app
 from cohyde.cli_jobs import (
     check_data,
     execute,
@@ -296,4 +297,5 @@ app.command(
 )(submit)
 app.command(rich_help_panel=STORE, epilog="Example: cohyde verify --discard")(verify)
 app.command(rich_help_panel=STORE, epilog="Example: cohyde gc --yes")(gc)
+app.add_typer(eval_app, name="eval", rich_help_panel=RESULTS)
 app.add_typer(data_app, name="data", rich_help_panel=DATA)

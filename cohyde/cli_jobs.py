@@ -41,9 +41,9 @@ class Job:
     @cached_property
     def specs(self) -> "list[StageSpec]":
         """The stages."""
-        from stages.pipeline import PIPELINES, Surroundings
+        from stages.pipelines import specs_of
 
-        return PIPELINES["cohyde"](self.settings, self.found or Surroundings())
+        return specs_of(self.settings, self.found)
 
     @cached_property
     def plan(self) -> "Plan":
@@ -182,10 +182,14 @@ def record(job: Job) -> None:
 
 def execute(job: Job, address: str | None, until: str | None, resume: str) -> "RunResult":
     """Run what is missing; where a stage fails, say which, why, where its log is and how to resume."""
+    return execute_part(job, job.plan.until(until) if until else job.plan, address, resume)
+
+
+def execute_part(job: Job, part: "Plan", address: str | None, resume: str) -> "RunResult":
+    """The same with a part of the run's stages; the run's record has all of them."""
     from cohyde.live import Live
     from cohyde.terminal import print_failures
 
-    part = job.plan.until(until) if until else job.plan
     check_data(job, unfinished(job))
     job.store.prepare()
     record(job)

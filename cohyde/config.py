@@ -357,6 +357,44 @@ class EvaluationConfig:
     """Score every standard and vague query in the last round. What a round evaluates is in its stage's identity."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Bm25Config:
+    """The sparse baseline (Lucene's variant)."""
+
+    k1: float = setting(1.5, ge=0)
+    """How slowly a word's count saturates (bm25s's default)."""
+    b: float = setting(0.75, ge=0, le=1)
+    """How much a long record is held against it (bm25s's default)."""
+    stop_words: bool = True
+    """Leave English function words out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefineConfig:
+    """The baseline that refines the request by what it finds, round by round."""
+
+    rounds: int = setting(3, ge=1)
+    """Rounds at most (paper: T=3)."""
+    top: int = setting(10, ge=1, le=100)
+    """Tools that the model is shown (paper: K=10)."""
+    sampling: SamplingConfig = section(SamplingConfig, max_new_tokens=400)
+    """Of each of the three prompts (paper: greedy, 400 tokens)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaselinesConfig:
+    """What CoHyDE is compared with; the pipeline ``baselines`` has these stages beside its own."""
+
+    bm25: Bm25Config = section(Bm25Config)
+    refine: RefineConfig = section(RefineConfig)
+    aligned_rounds: int = setting(1, ge=1)
+    """Rounds of sampling, scoring and DPO of the rewriter whose encoder stays frozen (one, as in RaFe)."""
+    fusion: str = setting("rrf")
+    """Strategy: how two rankings become one: ``rrf`` or ``score_sum``."""
+    fusion_constant: float = setting(60.0, gt=0)
+    """k of reciprocal rank fusion (Cormack et al. 2009: 60)."""
+
+
 RESERVED = {"CPU": "cpus", "GPU": "gpus", "memory": "memory_gib", "object_store_memory": "Ray itself"}
 """Resources that have a setting of their own."""
 
@@ -446,6 +484,9 @@ class ServeConfig:
 class Config:
     """One run, completely."""
 
+    pipeline: str = setting("cohyde", identity=False)
+    """Which stages a run has: ``cohyde``, ``baselines`` (those and all that they are compared with), or an ablation's.
+    A stage's identity is its own."""
     rounds: int = setting(3, ge=0, le=1000, identity=False)
     """R. Each round has stages of its own, so more rounds leave those there are as they are; but with
     ``evaluation.full_at_end`` the round that was last is scored once more, on the sample alone."""
@@ -464,6 +505,7 @@ class Config:
     dpo: DpoConfig = section(DpoConfig)
     search: SearchConfig = section(SearchConfig)
     evaluation: EvaluationConfig = section(EvaluationConfig)
+    baselines: BaselinesConfig = section(BaselinesConfig)
     resources: AllResourcesConfig = section(AllResourcesConfig, identity=False)
     runner: RunnerConfig = section(RunnerConfig, identity=False)
     serve: ServeConfig = section(ServeConfig, identity=False)
@@ -529,6 +571,15 @@ def load_configs(name_or_file: str, variants: Sequence[Sequence[str]]) -> list[C
         build(Config, [*layers, *((COMMAND_LINE, parse_override(override)) for override in overrides)])
         for overrides in variants
     ]
+
+
+def preset_chain(name_or_file: str) -> list[str]:
+    """The names of the files that a preset is made of, without endings: what it extends first, itself last.
+
+    Raises:
+        UserError: as :func:`load_config`.
+    """
+    return [Path(source).stem for source, _ in _layers(name_or_file, ())]
 
 
 def _layers(name_or_file: str, seen: tuple[Path, ...]) -> list[tuple[str, dict[str, Any]]]:

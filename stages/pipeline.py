@@ -1,11 +1,12 @@
 """The round-indexed DAG of CoHyDE, as data. Read it from top to bottom: it is the method."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from typing import Any
 
-from cohyde.config import Config
+from cohyde.config import Config, RewriterConfig
 from cohyde.dag.spec import StageSpec
 from cohyde.data.dataset import dataset_checksum
 from cohyde.encoder.anchors import ANCHORS
@@ -219,47 +220,21 @@ class Graph:
 
     def candidates(self, number: int) -> StageSpec:
         """S4s.r: N candidates by ψr; beside S3.r."""
-        config = GenerationConfig(
-            rewriter=self.config.rewriter,
-            sampling=self.config.candidates,
-            queries=self.config.preferences.queries,
-            example_seed=self._example_seed,
-            seed=derived_seed(self.config.seeds.loop, f"S4s.{number}"),
-        )
-        inputs = {"data": "data", "rewriter": self._rewriter(number)}
-        return CANDIDATES.spec(f"S4s.{number}", config, inputs, self.config.resources, prompts=self._prompt)
+        return self._samples(f"S4s.{number}", self._rewriter(number), self.config.rewriter)
 
     def pairs(self, number: int) -> StageSpec:
         """S4p.r: candidates scored under θr+1."""
-        config = PairsConfig(encoder=self.config.encoder.embedding(), preferences=self.config.preferences)
-        inputs = {"data": "data", "candidates": f"S4s.{number}", "encoder": self._encoder(number + 1)}
-        return PAIRS.spec(f"S4p.{number}", config, inputs, self.config.resources)
+        return self._pairs(f"S4p.{number}", f"S4s.{number}", self._encoder(number + 1))
 
     def alignment(self, number: int) -> StageSpec:
         """S4.r: ψr → ψr+1."""
-        config = DpoStageConfig(
-            dpo=self.config.dpo,
-            precision=self.config.rewriter.precision,
-            seed=derived_seed(self.config.seeds.loop, f"S4.{number}"),
-        )
-        inputs = {"pairs": f"S4p.{number}", "rewriter": self._rewriter(number)}
-        return DPO.spec(f"S4.{number}", config, inputs, self.config.resources)
+        return self._alignment(f"S4.{number}", f"S4p.{number}", self._rewriter(number))
 
     def evaluate(self, number: int) -> StageSpec:
         """E.r: the state after round r; E.0 is the state after warm-up."""
-        config = EvaluateConfig(
-            encoder=self.config.encoder.embedding(),
-            rewriter=self.config.rewriter,
-            describe=self.config.describe,
-            evaluation=self.config.evaluation,
-            query_weight=self.config.search.query_weight,
-            depth=self.config.search.depth,
-            full=self._full_at_end and number == self.config.rounds,
-            example_seed=self._example_seed,
-            seed=self._seed_if(f"E.{number}", self.config.describe.temperature),
-        )
-        inputs = {"data": "data", "encoder": self._encoder(number + 1), "rewriter": self._rewriter(number + 1)}
-        return EVALUATE.spec(f"E.{number}", config, inputs, self.config.resources, prompts=self._prompt)
+        full = self._full_at_end and number == self.config.rounds
+        state = self._encoder(number + 1), self._rewriter(number + 1)
+        return self._evaluation(f"E.{number}", *state, self.config.rewriter, full)
 
     def report(self) -> StageSpec:
         """The tables over all rounds."""
@@ -267,6 +242,48 @@ class Graph:
         inputs = {UNTRAINED_ID: UNTRAINED_ID} | {f"E.{number}": f"E.{number}" for number in rounds}
         config = ReportConfig(search=self.config.search.mode)
         return replace(REPORT, needs=tuple(inputs)).spec("report", config, inputs, self.config.resources)
+
+    # ------------------------------------------------------------------- what baselines wire in other ways, too
+
+    def _samples(self, stage_id: str, rewriter: str, asked: RewriterConfig) -> StageSpec:
+        config = GenerationConfig(
+            rewriter=asked,
+            sampling=self.config.candidates,
+            queries=self.config.preferences.queries,
+            example_seed=self._example_seed,
+            seed=derived_seed(self.config.seeds.loop, stage_id),
+        )
+        inputs, prompts = {"data": "data", "rewriter": rewriter}, self._hash_of(asked.prompt)
+        return CANDIDATES.spec(stage_id, config, inputs, self.config.resources, prompts=prompts)
+
+    def _pairs(self, stage_id: str, candidates: str, encoder: str) -> StageSpec:
+        config = PairsConfig(encoder=self.config.encoder.embedding(), preferences=self.config.preferences)
+        inputs = {"data": "data", "candidates": candidates, "encoder": encoder}
+        return PAIRS.spec(stage_id, config, inputs, self.config.resources)
+
+    def _alignment(self, stage_id: str, pairs: str, rewriter: str) -> StageSpec:
+        config = DpoStageConfig(
+            dpo=self.config.dpo,
+            precision=self.config.rewriter.precision,
+            seed=derived_seed(self.config.seeds.loop, stage_id),
+        )
+        return DPO.spec(stage_id, config, {"pairs": pairs, "rewriter": rewriter}, self.config.resources)
+
+    def _evaluation(self, stage_id: str, encoder: str, rewriter: str, asked: RewriterConfig, full: bool) -> StageSpec:
+        config = EvaluateConfig(
+            encoder=self.config.encoder.embedding(),
+            rewriter=asked,
+            describe=self.config.describe,
+            evaluation=self.config.evaluation,
+            query_weight=self.config.search.query_weight,
+            depth=self.config.search.depth,
+            full=full,
+            example_seed=self._example_seed,
+            seed=self._seed_if(stage_id, self.config.describe.temperature),
+        )
+        inputs = {"data": "data", "encoder": encoder, "rewriter": rewriter}
+        prompts = self._hash_of(asked.prompt)
+        return EVALUATE.spec(stage_id, config, inputs, self.config.resources, prompts=prompts)
 
     # -------------------------------------------------------------------------------- which stage wrote what
 
@@ -291,7 +308,20 @@ class Graph:
 
     @cached_property
     def _prompt(self) -> dict[str, str]:
-        return {self.config.rewriter.prompt: self.found.prompt(self.config.rewriter.prompt).sha256}
+        return self._hash_of(self.config.rewriter.prompt)
+
+    def _hash_of(self, *prompts: str) -> dict[str, str]:
+        return {name: self.found.prompt(name).sha256 for name in prompts}
+
+    @property
+    def _scored(self) -> dict[str, Any]:
+        """What every evaluation that stands beside the rounds has in common (:class:`stages.scoring.ScoredConfig`)."""
+        return {
+            "evaluation": self.config.evaluation,
+            "full": self._full_at_end,
+            "depth": self.config.search.depth,
+            "example_seed": self._example_seed,
+        }
 
     @property
     def _example_seed(self) -> int:
@@ -308,7 +338,3 @@ class Graph:
     def _seed_if(self, stage_id: str, *reasons: float | None) -> int:
         """The stage's seed where there is anything random in it, else 0, so that sweeps share greedy stages."""
         return derived_seed(self.config.seeds.loop, stage_id) if any(reasons) else 0
-
-
-PIPELINES: Mapping[str, Callable[[Config, Surroundings], list[StageSpec]]] = {"cohyde": pipeline}
-"""Pipelines by name; ablations and baselines are further entries."""

@@ -108,3 +108,26 @@ def headline(rows: Sequence[MetricRow]) -> dict[str, float]:
         for row in rows
         if (row.tier, row.metric, row.k, row.scope) == (MEAN_OVER_TIERS, "ndcg", 5, SAMPLE)
     }
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoredConfig:
+    """What the slices of all evaluations that stand beside the rounds have in common."""
+
+    evaluation: EvaluationConfig
+    full: bool
+    """Score every standard and vague query, not the samples alone."""
+    depth: int
+    """Tools kept a query."""
+    example_seed: int
+    """Of the samples."""
+
+
+def splits_of(dataset: Dataset, config: ScoredConfig) -> list[Split]:
+    """The splits that such an evaluation scores."""
+    return splits_to_score(dataset, config.evaluation, config.full, config.example_seed)
+
+
+def texts_of(splits: Sequence[Split]) -> list[str]:
+    """The raw queries, in the order of :func:`by_split`."""
+    return [query.text for _, query in by_split(splits)]

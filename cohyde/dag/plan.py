@@ -73,9 +73,9 @@ class Plan:
             raise UserError(f"no stage is called {stage_id!r}", f"stages are: {', '.join(ids)}")
         return found
 
-    def until(self, stage_id: str) -> "Plan":
-        """The stage and everything that it needs."""
-        return self._only(reachable(self.named(stage_id), self.parents))
+    def until(self, *stage_ids: str) -> "Plan":
+        """The stages and everything that they need."""
+        return self._only(reachable([name for stage_id in stage_ids for name in self.named(stage_id)], self.parents))
 
     def below(self, stage_id: str) -> list[Node]:
         """The stage and everything that needs it, in order: what ``rerun`` throws away."""
