@@ -412,6 +412,9 @@ class ResourcesConfig:
     custom: Mapping[str, float] = amounts(ge=0)
     """Resources of other names that the machines of a cluster declare (``ray start --resources``), for example
     ``{h200: 1}`` for stages that shall run on such machines alone; 0 reserves none."""
+    workers: int = setting(1, ge=1)
+    """Processes that do the stage's work between them, each with all of the above: the stage's own and the rest beside
+    it. Fewer while other stages leave no room for all; one that dies costs what it was at. For generation alone."""
 
     def __post_init__(self) -> None:
         """What Ray would refuse only when the stage is handed over."""
@@ -434,6 +437,12 @@ class AllResourcesConfig:
     """S1b, S1c, S4."""
     generation: ResourcesConfig = section(ResourcesConfig)
     """S2, S4s, E."""
+
+    def __post_init__(self) -> None:
+        """Workers that nobody would use are a misunderstanding."""
+        for name in ("light", "encoder", "training"):
+            if getattr(self, name).workers > 1:
+                raise ValueError(f"{name}.workers has to be 1: only generation spreads its work over several processes")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Protocol
 
+from cohyde.executor import HERE, Executor
+
 
 class Progress(Protocol):
     """What the runner hands to a stage. All calls are cheap; a stage may call them as often as it likes."""
@@ -22,6 +24,10 @@ class Progress(Protocol):
         A stage that keeps checkpoints looks at it after every step; one that never looks is not waited for.
         """
 
+    @property
+    def executor(self) -> Executor:
+        """Who does work in shards that can be done by several processes side by side."""
+
     def update(self, done: float, total: float, what: str = "") -> None:
         """``done`` of ``total`` units of ``what`` (for example ``"steps"``) are finished."""
 
@@ -38,6 +44,7 @@ class Silent:
     checkpoints: Path | None = None
     checkpoint_seconds: float = 300.0
     stopping: bool = False
+    executor: Executor = HERE
 
     def update(self, done: float, total: float, what: str = "") -> None:
         """Ignore it."""

@@ -1,34 +1,40 @@
-"""Long work on many items, in shards of a fixed size with a file each: a kill costs the shard that was in work."""
+"""Long work on many items, in shards of a fixed size with a file each: a kill costs the shards that were in work."""
 
 import json
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from cohyde.errors import Interrupted
+from cohyde.executor import HERE, Executor, Item, Row, Work
 from cohyde.filesystem import as_user_error
 from cohyde.io import canonical_json, sha256_text, write_text
 from cohyde.progress import Progress
 
-Item = TypeVar("Item")
-Row = dict[str, Any]
-Work = Callable[[Sequence[Item], Progress], Sequence[Row]]
-"""Does some items' work; one row of JSON data for each, in their order, whatever other items there are."""
 
-
-def in_shards(items: Sequence[Item], size: int, work: Work[Item], key: Any, progress: Progress, what: str) -> list[Row]:
+def in_shards(
+    items: Sequence[Item],
+    size: int,
+    work: Work[Item],
+    key: Any,
+    progress: Progress,
+    what: str,
+    executor: Executor = HERE,
+) -> list[Row]:
     """The rows of all items, those of finished shards from ``progress.checkpoints`` and the others by ``work``.
 
-    Whether a shard was done now or by an earlier attempt cannot be told from the rows: what ``work`` gives hangs on the
-    shard alone, and it goes through JSON both ways.
+    When and by whom a shard was done cannot be told from the rows: what ``work`` gives hangs on the shard alone, it
+    goes through JSON both ways, and the rows are in the order of the items. This process alone writes the files.
 
     Args:
         items: in an order that is the same another time.
         size: items a shard.
-        work: see :data:`Work`; called for missing shards alone, and for one whose file is damaged, with a warning.
+        work: opened for missing shards alone, and for one whose file is damaged, with a warning.
         key: JSON data: all that can change a row. Shards of another key, size or number of items are left alone.
         progress: told of items, asked after each shard whether to stop.
         what: the unit of progress, such as ``prompts``.
+        executor: does the missing shards.
 
     Raises:
         Interrupted: ``progress`` asked to stop; every finished shard is on disk.
@@ -36,19 +42,55 @@ def in_shards(items: Sequence[Item], size: int, work: Work[Item], key: Any, prog
     identity = {"key": key, "size": size, "items": len(items)}
     name = f"shards-{sha256_text(canonical_json(identity))[:12]}"
     shards = _Shards(progress.checkpoints and progress.checkpoints / name, progress)
-    rows: list[Row] = []
-    for number, start in enumerate(range(0, len(items), size)):
-        part = items[start : start + size]
+    parts = {number: items[start : start + size] for number, start in enumerate(range(0, len(items), size))}
+    tally = _Tally(progress, len(items), what)
+    for number, part in parts.items():
         done = shards.read(number, len(part))
-        if done is None:
-            done = shards.write(number, work(part, _Part(progress, start, len(items))))
-            if len(done) != len(part):
-                raise ValueError(f"shard {number}: {len(done)} rows for {len(part)} {what}")
-        rows += done
-        progress.update(len(rows), len(items), what)
-        if progress.stopping:
-            raise Interrupted(f"asked to stop after {len(rows)} of {len(items)} {what}")
-    return rows
+        if done is not None:
+            tally.add(number, done)
+
+    def keep(number: int, rows: Sequence[Row]) -> None:
+        if len(rows) != len(parts[number]):
+            raise ValueError(f"shard {number}: {len(rows)} rows for {len(parts[number])} {what}")
+        tally.add(number, shards.write(number, rows))
+
+    missing = {number: part for number, part in parts.items() if number not in tally.rows}
+    executor.run(work, missing, keep, tally.part)
+    return [row for number in parts for row in tally.rows[number]]
+
+
+class _Tally:
+    """The rows of the shards that are done, and how far the whole is. Shards may come to their end in any thread."""
+
+    def __init__(self, progress: Progress, total: int, what: str) -> None:
+        self.rows: dict[int, list[Row]] = {}
+        self.progress, self._total, self._what = progress, total, what
+        self._under_way: dict[int, float] = {}
+        self._lock = threading.Lock()
+
+    def add(self, number: int, rows: list[Row]) -> None:
+        """A shard is done."""
+        with self._lock:
+            self.rows[number] = rows
+            self._under_way.pop(number, None)
+            done = sum(map(len, self.rows.values()))
+            self._tell()
+        if self.progress.stopping:
+            raise Interrupted(f"asked to stop after {done} of {self._total} {self._what}")
+
+    def part(self, number: int) -> "_Part":
+        """The progress of one shard's work."""
+        return _Part(self, number)
+
+    def update(self, number: int, done: float) -> None:
+        """Items of a shard that is not done yet."""
+        with self._lock:
+            self._under_way[number] = done
+            self._tell()
+
+    def _tell(self) -> None:
+        done = sum(map(len, self.rows.values())) + sum(self._under_way.values())
+        self.progress.update(done, self._total, self._what)
 
 
 class _Shards:
@@ -101,9 +143,10 @@ class _Part:
 
     checkpoints: Path | None = None
     """The shard is the least that is kept."""
+    executor: Executor = HERE
 
-    def __init__(self, whole: Progress, before: int, total: int) -> None:
-        self._whole, self._before, self._total = whole, before, total
+    def __init__(self, tally: _Tally, number: int) -> None:
+        self._tally, self._number, self._whole = tally, number, tally.progress
 
     @property
     def checkpoint_seconds(self) -> float:
@@ -114,7 +157,7 @@ class _Part:
         return self._whole.stopping
 
     def update(self, done: float, total: float, what: str = "") -> None:
-        self._whole.update(self._before + done, self._total, what)
+        self._tally.update(self._number, done)
 
     def log(self, message: str) -> None:
         self._whole.log(message)

@@ -8,10 +8,11 @@ from pathlib import Path
 from cohyde.catalog import Dataset
 from cohyde.config import EmbeddingConfig, PreferencesConfig
 from cohyde.data.dataset import read_dataset
+from cohyde.executor import AtHand, Row
 from cohyde.io import read_rows, sha256_file, write_jsonl
 from cohyde.progress import Progress
 from cohyde.rewriter.preferences import REWARD_DEPTH, REWARDS, Reward, ScoredCandidates, preference_pairs
-from cohyde.shards import Row, Work, in_shards
+from cohyde.shards import in_shards
 from stages.declaration import Stage
 from stages.folders import CANDIDATES, ENCODER_FOLDER, PAIRS
 
@@ -55,7 +56,7 @@ def run(inputs: Mapping[str, Path], config: PairsConfig, out_dir: Path, progress
     return {**metrics, "pairs_kept": len(pairs)}
 
 
-def _scorer(encoder: Path, dataset: Dataset, config: PairsConfig) -> Work[Row]:
+def _scorer(encoder: Path, dataset: Dataset, config: PairsConfig) -> AtHand[Row]:
     """What gives each query's candidates their rewards; the encoder is loaded when the first of them asks."""
     from cohyde.encoder.retriever import DenseRetriever
 
@@ -71,7 +72,7 @@ def _scorer(encoder: Path, dataset: Dataset, config: PairsConfig) -> Work[Row]:
             for row in rows
         ]
 
-    return score
+    return AtHand(score)
 
 
 def _worth(text: str, ranked: Sequence[tuple[str, float]], gold: Sequence[str], reward: Reward) -> float:

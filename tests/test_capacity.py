@@ -7,7 +7,16 @@ import pytest
 from trivial_stages.basic import Numbers
 
 from cohyde.config import Config, ResourcesConfig, load_config
-from cohyde.dag.capacity import UNKNOWN, check_resources, demand, describe, local_cpus, local_gpus, local_machine
+from cohyde.dag.capacity import (
+    UNKNOWN,
+    check_resources,
+    demand,
+    describe,
+    how_many,
+    local_cpus,
+    local_gpus,
+    local_machine,
+)
 from cohyde.dag.plan import Plan, make_plan
 from cohyde.dag.spec import StageSpec
 from cohyde.errors import UserError
@@ -76,6 +85,33 @@ def test_the_setting_to_lower_is_named(asked: dict[str, Any], to_lower: str) -> 
     assert refusal(plan_of(**asked), {"CPU": 2.0, "GPU": 1.0, "memory": 2 * GIB}).endswith(f"\n  lower {to_lower}")
 
 
+def test_workers_have_to_find_room_on_all_machines_together() -> None:
+    plan = plan_of("resources.generation", cpus=2, gpus=0.5, workers=5)
+    machine = {"CPU": 6.0, "GPU": 1.0}  # 2 workers: 3 by its CPUs, 2 by its GPU
+    check_resources(plan, plan.nodes.values(), [machine, {"CPU": 64.0}, machine, {"CPU": 2.0, "GPU": 1.0}])
+    assert refusal(plan, machine, machine) == (
+        "stage s0 asks for 5 workers with 2 CPUs, 0.5 GPUs each (resources.generation)\n"
+        "  there is: 6 CPUs, 1 GPU\n"
+        "  lower resources.generation.workers"
+    )
+    assert refusal(plan, {"CPU": 64.0}).endswith("\n  lower resources.generation.gpus")
+
+
+@pytest.mark.parametrize(
+    ("asked", "times"),
+    [
+        ({"CPU": 2, "GPU": 1}, 3),  # of 7 CPUs and 4 GPUs
+        ({"CPU": 1, "GPU": 0.1}, 7),
+        ({"GPU": 0.1}, 40),  # 4 / 0.1, which is no whole number to a computer
+        ({"CPU": 8}, 0),
+        ({"h200": 1}, 0),
+        ({"memory": GIB}, UNKNOWN),
+    ],
+)
+def test_how_many_find_room(asked: dict[str, float], times: float) -> None:
+    assert how_many(asked, {"CPU": 7.0, "GPU": 4.0, "memory": UNKNOWN}) == times
+
+
 def test_many_stages_are_told_in_a_line() -> None:
     first, *_ = refusal(plan_of(stages=7, gpus=2), {"CPU": 1.0}).splitlines()
     assert first == "stages s0, s1, s2, s3, s4 and 2 more ask for 1 CPU, 2 GPUs (resources.training)"
@@ -140,6 +176,8 @@ def test_custom_resources_add_up_over_layers(tmp_path: object) -> None:
         ("custom=h200", "resources.generation.custom has to be names with a number each, got 'h200'"),
         ("custom.h200=.nan", "resources.generation.custom has to be a finite number"),
         ("custom.GPU=1", "resources.generation: custom names 'GPU', which is set by gpus"),
+        ("workers=0", "resources.generation.workers has to be at least 1, got 0"),
+        ("workers=1.5", "resources.generation.workers has to be a whole number, got 1.5"),
         ("gpus=1.5", "resources.generation: gpus has to be a part of one GPU or a whole number, got 1.5"),
     ],
 )
@@ -149,9 +187,15 @@ def test_wrong_resources_are_told_by_their_key(override: str, expected: str) -> 
     assert expected in str(refused.value)
 
 
+def test_only_generation_has_workers() -> None:
+    assert load_config("tiny", ["resources.generation.workers=4"]).resources.generation.workers == 4
+    with pytest.raises(UserError, match=r"resources: training\.workers has to be 1: only generation spreads its work"):
+        load_config("tiny", ["resources.training.workers=2"])
+
+
 def test_resources_bear_no_identity() -> None:
     from cohyde.config import identity_of
 
-    with_custom = load_config("tiny", ["resources.generation.custom.h200=1"])
+    with_custom = load_config("tiny", ["resources.generation.custom.h200=1", "resources.generation.workers=2"])
     assert identity_of(with_custom) == identity_of(load_config("tiny"))
     assert Config().resources.generation.custom == {}

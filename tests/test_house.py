@@ -13,6 +13,7 @@ FOUNDATION = (
     "checkpoints",
     "config",
     "errors",
+    "executor",
     "filesystem",
     "io",
     "progress",

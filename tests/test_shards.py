@@ -1,5 +1,6 @@
 """Finished shards are never done again, and a damaged one is, alone; the rows are the same whatever was there."""
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -7,8 +8,9 @@ from typing import Any
 import pytest
 
 from cohyde.errors import Interrupted
+from cohyde.executor import AtHand, Row
 from cohyde.progress import Progress, Silent
-from cohyde.shards import Row, in_shards
+from cohyde.shards import in_shards
 
 NUMBERS = range(10)
 
@@ -43,7 +45,7 @@ class Squares:
 
 def squares(told: Told, numbers: Sequence[int] = NUMBERS, size: int = 4, key: Any = "a") -> tuple[list[Row], Squares]:
     work = Squares()
-    return in_shards(numbers, size, work, key, told, "numbers"), work
+    return in_shards(numbers, size, AtHand(work), key, told, "numbers"), work
 
 
 def files(folder: Path) -> list[Path]:
@@ -133,7 +135,36 @@ def test_where_shards_cannot_be_kept_the_work_goes_on_and_says_so_once(tmp_path:
 
 def test_work_that_forgets_an_item_is_an_error() -> None:
     with pytest.raises(ValueError, match="shard 0: 1 rows for 4 numbers"):
-        in_shards(NUMBERS, 4, lambda part, progress: [{}], "a", Told(None), "numbers")
+        in_shards(NUMBERS, 4, AtHand(lambda part, progress: [{}]), "a", Told(None), "numbers")
+
+
+class Backwards:
+    """An executor that does the last part first, and keeps each in a thread of its own."""
+
+    def run(self, work: Any, parts: Any, keep: Any, progress_of: Any) -> None:
+        with work.open() as do:
+            for number in reversed(parts):
+                rows = do(parts[number], progress_of(number))
+                thread = threading.Thread(target=keep, args=(number, rows))
+                thread.start()
+                thread.join()
+
+
+def test_rows_are_in_order_whoever_does_the_shards_and_when(tmp_path: Path) -> None:
+    told, work = Told(tmp_path), Squares()
+    rows = in_shards(NUMBERS, 4, AtHand(work), "a", told, "numbers", Backwards())
+    assert work.asked == [[8, 9], [4, 5, 6, 7], [0, 1, 2, 3]]
+    assert rows == squares(Told(None))[0]
+    assert [done for done, _, _ in told.updates] == [1, 2, 2 + 1, 6, 6 + 1, 10]
+    assert squares(Told(tmp_path))[1].asked == []
+
+
+def test_an_executor_is_given_what_is_missing_alone(tmp_path: Path) -> None:
+    squares(Told(tmp_path))
+    files(tmp_path)[1].unlink()
+    work = Squares()
+    in_shards(NUMBERS, 4, AtHand(work), "a", Told(tmp_path), "numbers", Backwards())
+    assert work.asked == [[4, 5, 6, 7]]
 
 
 def test_no_items_are_no_shards(tmp_path: Path) -> None:

@@ -85,6 +85,10 @@ class Attempt:
         """What the stage printed and logged."""
         return self.folder / LOG
 
+    def log_of(self, worker: int) -> Path:
+        """What another of the stage's workers printed and logged, on its machine; the stage's own is the first."""
+        return self.folder / f"log-{worker}.txt"
+
     @property
     def shown_log(self) -> str:
         """Where a person finds the log when the attempt is over."""

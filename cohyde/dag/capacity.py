@@ -20,7 +20,7 @@ NAMED = 5
 
 
 def demand(resources: ResourcesConfig) -> dict[str, float]:
-    """What a stage asks for; what it does not ask for is left out."""
+    """What a stage asks for, or one of its workers; what it does not ask for is left out."""
     asked = {"CPU": resources.cpus, "GPU": resources.gpus, "memory": resources.memory_gib * 1024**3, **resources.custom}
     return {name: amount for name, amount in asked.items() if amount > 0}
 
@@ -33,6 +33,12 @@ def demands(plan: Plan, todo: Iterable[Node]) -> set[str]:
 def fits(asked: Amounts, there: Amounts) -> bool:
     """Whether ``there`` has all that is asked."""
     return not _lacking(asked, there)
+
+
+def how_many(asked: Amounts, there: Amounts) -> float:
+    """How many times ``there`` has what is asked; a whole number, or infinity."""
+    times = min(there.get(name, 0.0) / amount for name, amount in asked.items())
+    return times if times == UNKNOWN else max(0, math.floor(times + 1e-9))
 
 
 def _lacking(asked: Amounts, there: Amounts) -> list[str]:
@@ -56,7 +62,7 @@ def describe(resources: Amounts) -> str:
 
 
 def check_resources(plan: Plan, todo: Iterable[Node], machines: Sequence[Amounts]) -> None:
-    """Every stage fits on some machine.
+    """Every stage fits on some machine, and all of its workers on the machines together.
 
     Raises:
         UserError: one does not, so it would wait for ever; names what it asks for, what is there and which settings
@@ -66,15 +72,20 @@ def check_resources(plan: Plan, todo: Iterable[Node], machines: Sequence[Amounts
     settings: dict[str, None] = {}
     for node in todo:
         spec = plan.specs[node.name]
-        asked = demand(spec.resources)
-        if any(fits(asked, machine) for machine in machines):
+        asked, workers = demand(spec.resources), spec.resources.workers
+        if any(fits(asked, machine) for machine in machines) and _room_for(workers, asked, machines):
             continue
-        too_large.setdefault((describe(asked), spec.resources_key), []).append(node.id)
+        words = describe(asked) if workers == 1 else f"{workers} workers with {describe(asked)} each"
+        too_large.setdefault((words, spec.resources_key), []).append(node.id)
         settings.update(dict.fromkeys(_to_lower(spec, asked, machines)))
     if too_large:
         lines = [f"{_stages(ids)} for {asked} ({key})" for (asked, key), ids in too_large.items()]
         there = "; ".join(dict.fromkeys(map(describe, machines))) or "no machine at all"
         raise UserError("\n  ".join([*lines, f"there is: {there}"]), f"lower {', '.join(settings)}")
+
+
+def _room_for(workers: int, asked: Amounts, machines: Sequence[Amounts]) -> bool:
+    return sum(how_many(asked, machine) for machine in machines) >= workers
 
 
 def _stages(ids: Sequence[str]) -> str:
@@ -85,7 +96,12 @@ def _stages(ids: Sequence[str]) -> str:
 
 
 def _to_lower(spec: StageSpec, asked: Amounts, machines: Sequence[Amounts]) -> list[str]:
-    """The settings that no machine meets; where each is met by one, but no machine meets all, all of them."""
+    """The settings that no machine meets; where each is met by one, but no machine meets all, all of them.
+
+    Where one worker fits, it is their number.
+    """
+    if any(fits(asked, machine) for machine in machines):
+        return [f"{spec.resources_key}.workers"]
     most = {name: max((machine.get(name, 0.0) for machine in machines), default=0.0) for name in asked}
     words = {"CPU": "cpus", "GPU": "gpus", "memory": "memory_gib"}
     names = _lacking(asked, most) or list(asked)

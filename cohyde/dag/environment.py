@@ -1,14 +1,28 @@
-"""The environment that a stage's worker process starts with: where it finds code, and how many threads it may use."""
+"""What a stage's worker process starts with: what is reserved for it, where it finds code, and its threads."""
 
 import functools
 import importlib.util
 import os
 from pathlib import Path
+from typing import Any
 
+from cohyde.dag.capacity import demand
 from cohyde.dag.lint import package_of
 from cohyde.dag.spec import StageSpec
 from cohyde.dag.worker import threads
 from cohyde.errors import UserError
+
+
+def ray_options(spec: StageSpec) -> dict[str, Any]:
+    """What Ray is told of a worker process. GPUs are named where there are none, too (TRAPS 3)."""
+    asked = demand(spec.resources)
+    return {
+        "num_cpus": asked.get("CPU", 0),
+        "num_gpus": asked.get("GPU", 0),
+        "memory": int(asked.get("memory", 0)) or None,
+        "resources": {name: amount for name, amount in asked.items() if name in spec.resources.custom},
+        "runtime_env": {"env_vars": worker_environment(spec)},
+    }
 
 
 def worker_environment(spec: StageSpec) -> dict[str, str]:

@@ -110,6 +110,8 @@ def resources_can_be_reserved(specs: Specs) -> Iterator[str]:
             yield f"stage {spec.id}: resources.gpus has to be at least 0, got {ask.gpus}"
         if ask.memory_gib < 0:
             yield f"stage {spec.id}: resources.memory_gib has to be at least 0, got {ask.memory_gib}"
+        if ask.workers < 1:
+            yield f"stage {spec.id}: resources.workers has to be at least 1, got {ask.workers}"
 
 
 CHECKS: tuple[Callable[[Specs], Iterator[str]], ...] = (

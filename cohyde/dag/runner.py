@@ -12,8 +12,17 @@ import cohyde
 from cohyde.config import RunnerConfig
 from cohyde.dag import events
 from cohyde.dag.attempts import Attempt, Failure, new_attempt
-from cohyde.dag.capacity import check_resources, demand, demands, describe, fits, is_ray_here, local_machine
-from cohyde.dag.environment import worker_environment
+from cohyde.dag.capacity import (
+    check_resources,
+    demand,
+    demands,
+    describe,
+    fits,
+    how_many,
+    is_ray_here,
+    local_machine,
+)
+from cohyde.dag.environment import ray_options
 from cohyde.dag.leases import Watch, revoke
 from cohyde.dag.manifest import git_revision
 from cohyde.dag.plan import Node, Plan, as_plan
@@ -118,6 +127,7 @@ class Flight:
     node: Node
     attempt: Attempt
     asked: dict[str, float]
+    """By all of its workers."""
     started: bool = False
     machine: str = ""
     """Ray's id of it, once a worker has begun."""
@@ -209,7 +219,8 @@ class Execution:
     def _submit(self) -> None:
         """Hand over what fits, the head of the longest chain first.
 
-        What does not fit keeps its share reserved, so that a large stage is not overtaken for ever by small ones.
+        What does not fit keeps its share reserved, so that a large stage is not overtaken for ever by small ones. A
+        stage for several workers takes as many as there is room for now, and keeps them to its end.
         """
         if not self.ready or not self.pulse.check(now=True):  # a question to a head that is gone blocks for a minute
             return
@@ -221,11 +232,14 @@ class Execution:
             entry = heapq.heappop(self.ready)
             if not self._has_just_waited(entry[2]) and self._is_elsewhere(entry[2]):
                 continue
-            asked = demand(self.plan.specs[entry[2]].resources)
+            resources = self.plan.specs[entry[2]].resources
+            asked = demand(resources)
             # Alone it fits on some machine, so with nothing in flight it is handed over whatever else is said.
             if fits(asked, free) or not self.flights:
                 self.free.pop(entry[2], None)
-                self._hand_over(self.plan.nodes[entry[2]], asked)
+                workers = int(max(1, min(resources.workers, how_many(asked, free))))
+                asked = {name: workers * amount for name, amount in asked.items()}
+                self._hand_over(self.plan.nodes[entry[2]], asked, workers)
             else:
                 waiting.append(entry)
             _subtract(free, asked)
@@ -268,7 +282,7 @@ class Execution:
                 self.elsewhere.discard(name)
                 self._enqueue(name)
 
-    def _hand_over(self, node: Node, asked: dict[str, float]) -> None:
+    def _hand_over(self, node: Node, asked: dict[str, float], workers: int) -> None:
         spec = self.plan.specs[node.name]
         attempt = new_attempt(self.store, node.name)
         sources = {name: self.plan.nodes[source] for name, source in node.inputs.items()}
@@ -283,15 +297,9 @@ class Execution:
             git=self.git,
             over=self.watches[node.name].number,
             checkpoint_seconds=60 * self.how.checkpoint_minutes,
+            workers=workers,
         )
-        options = {
-            "name": node.name,
-            "num_cpus": asked.get("CPU", 0),
-            "num_gpus": asked.get("GPU", 0),
-            "memory": int(asked.get("memory", 0)) or None,
-            "resources": {name: amount for name, amount in asked.items() if name in spec.resources.custom},
-        }
-        remote = self.remote["GPU" in asked].options(**options, runtime_env={"env_vars": worker_environment(spec)})
+        remote = self.remote["GPU" in asked].options(name=node.name, **ray_options(spec))
         self.tries[node.name] = self.tries.get(node.name, 0) + 1
         self.flights[remote.remote(task)] = Flight(node=node, attempt=attempt, asked=asked)
         self.tell(events.Submitted(id=node.id, name=node.name, attempt=attempt.number, log=attempt.log))

@@ -30,6 +30,7 @@ from cohyde.dag.remote import open_store
 from cohyde.dag.spec import Metrics, StageFunction, StageSpec
 from cohyde.dag.store import Store
 from cohyde.errors import DivergedError, Interrupted, UserError
+from cohyde.executor import HERE, Executor
 from cohyde.filesystem import as_user_error
 
 PROGRESS_SECONDS = 0.5
@@ -55,6 +56,8 @@ class Task:
     over: int = 0
     """The number of the lease that was found free."""
     checkpoint_seconds: float = 300.0
+    workers: int = 1
+    """Processes that there is room for: this one, and helpers beside it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +74,7 @@ class Outcome:
 def execute(task: Task) -> Outcome:
     """Try the stage once. What goes wrong in it comes back as a failure, and is recorded in the attempt's folder."""
     store = open_store(task.store)
-    attempt = attempt_at(store, task.node.name, int(task.attempt.rpartition("-")[2]))
+    attempt = attempt_of(task, store)
     lease = take(store.lease(task.node.id, task.node.fingerprint), task.over, task.run, task.attempt)
     if lease is None:
         attempt.end()
@@ -80,6 +83,10 @@ def execute(task: Task) -> Outcome:
     keeps = store.checkpoints(task.node.id, task.node.fingerprint)
     every = max(PROGRESS_SECONDS, store.poll_seconds)
     reporter = Reporter(attempt, lease, keeps, task.checkpoint_seconds, every)
+    if task.workers > 1:
+        from cohyde.dag.pool import Pool  # which knows this module
+
+        reporter.executor = Pool(task, attempt, reporter)
     with captured(attempt.log), reporter, told_to_stop(reporter):
         try:
             return _attempt(task, store, attempt, reporter, lease)
@@ -97,6 +104,11 @@ def execute(task: Task) -> Outcome:
         finally:
             lease.release()
             give_back_memory()
+
+
+def attempt_of(task: Task, store: Store) -> Attempt:
+    """The attempt that the task is."""
+    return attempt_at(store, task.node.name, int(task.attempt.rpartition("-")[2]))
 
 
 def _attempt(task: Task, store: Store, attempt: Attempt, reporter: "Reporter", lease: Lease) -> Outcome:
@@ -334,6 +346,7 @@ class Reporter:
         """For one attempt, which says how far it is every so many seconds."""
         self.warnings: list[str] = []
         self.checkpoints, self.checkpoint_seconds = checkpoints, checkpoint_seconds
+        self.executor: Executor = HERE
         self._attempt, self._lease, self._every = attempt, lease, every
         self._stop = self._heeds = False
         self._state: tuple[float, float, str] | None = None

@@ -2,23 +2,23 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from cohyde.catalog import Query
 from cohyde.config import RewriterConfig, SamplingConfig
 from cohyde.evaluation.metrics import mean_or_zero
+from cohyde.executor import Do, Row
 from cohyde.io import canonical_json, sha256_text
 from cohyde.progress import Progress
 from cohyde.rewriter.clean import clean
 from cohyde.rewriter.generate import Completion, Generator, Request, open_generator, request_seed
 from cohyde.rewriter.load import load_tokenizer
 from cohyde.rewriter.prompts import Example, fit_prompt, load_prompt
-from cohyde.shards import Row, in_shards
+from cohyde.shards import in_shards
 
 SMALLEST_SHARD = 16
 """Prompts that a shard has at least: fewer would often begin alike by chance, and share more than the template."""
@@ -65,22 +65,30 @@ def _completions(
     # Longest first, so that what a shard decodes together is of similar length, and memory that is short shows at once.
     order = sorted(range(len(requests)), key=lambda place: (-len(requests[place].prompt), place))
     key = [sha256_text(canonical_json([asdict(request) for request in requests])), asdict(sampling)]
-    with _opened_when_needed(model, rewriter) as opened:
-
-        def work(part: Sequence[Request], progress: Progress) -> list[Row]:
-            return [asdict(completion) for completion in opened().generate(part, sampling, progress)]
-
-        size = shard_size(rewriter, sampling)
-        rows = in_shards([requests[place] for place in order], size, work, key, progress, "prompts")
+    work = Completing(model=model, rewriter=rewriter, sampling=sampling)
+    size = shard_size(rewriter, sampling)
+    rows = in_shards([requests[place] for place in order], size, work, key, progress, "prompts", progress.executor)
     by_place = dict(zip(order, rows, strict=True))
     return [_completion(by_place[place]) for place in range(len(requests))]
 
 
-@contextmanager
-def _opened_when_needed(model: Path, rewriter: RewriterConfig) -> Iterator[Callable[[], Generator]]:
-    """A function that loads the rewriter when it is first called: where everything is done already, nothing loads."""
-    with ExitStack() as stack:
-        yield cache(lambda: stack.enter_context(open_generator(model, rewriter)))
+@dataclass(frozen=True, kw_only=True)
+class Completing:
+    """Work on requests, for any process that sees the rewriter's folder: one row of a completion for each."""
+
+    model: Path
+    rewriter: RewriterConfig
+    sampling: SamplingConfig
+
+    @contextmanager
+    def open(self) -> Iterator[Do[Request]]:
+        """Load the rewriter."""
+        with open_generator(self.model, self.rewriter) as generator:
+
+            def complete(requests: Sequence[Request], progress: Progress) -> list[Row]:
+                return [asdict(completion) for completion in generator.generate(requests, self.sampling, progress)]
+
+            yield complete
 
 
 def shard_size(rewriter: RewriterConfig, sampling: SamplingConfig) -> int:

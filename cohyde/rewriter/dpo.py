@@ -15,6 +15,7 @@ from trl.trainer.dpo_config import DPOConfig as TrlDpoConfig
 from trl.trainer.dpo_trainer import DataCollatorForPreference, DPOTrainer
 
 from cohyde.config import DpoConfig
+from cohyde.executor import AtHand, Row
 from cohyde.io import canonical_json, sha256_text
 from cohyde.progress import Progress
 from cohyde.rewriter.lora import peft_config
@@ -34,7 +35,7 @@ from cohyde.rewriter.training import (
     trainer_arguments,
     training_metrics,
 )
-from cohyde.shards import Row, in_shards
+from cohyde.shards import in_shards
 
 REFERENCE_BATCH = 8
 """Pairs a forward pass when the reference's log-probabilities are computed beforehand; no gradients are held."""
@@ -86,7 +87,8 @@ class _Trainer(TrainerHabits, DPOTrainer):
         dataset: Any = self.train_dataset
         rows = list(dataset)
         key = sha256_text(canonical_json(rows))
-        done = in_shards(rows, REFERENCE_SHARD, self._reference_of, key, progress, "pairs read by the reference")
+        work = AtHand(self._reference_of)
+        done = in_shards(rows, REFERENCE_SHARD, work, key, progress, "pairs read by the reference")
         for ours, theirs in (("chosen", "ref_chosen_logps"), ("rejected", "ref_rejected_logps")):
             dataset = dataset.add_column(theirs, np.array([row[ours] for row in done], dtype=np.float32))
         self.train_dataset = dataset
