@@ -16,13 +16,14 @@ from typing import Any
 from cohyde.catalog import Query, Tool, catalog_line
 from cohyde.config import RefineConfig, RewriterConfig
 from cohyde.evaluation.results import Ranking
+from cohyde.executor import AtHand, Row
 from cohyde.io import canonical_json, sha256_text
 from cohyde.progress import Progress
 from cohyde.rewriter.clean import clean, without_reasoning
 from cohyde.rewriter.describe import shard_size
 from cohyde.rewriter.generate import Generator, Request, open_generator, request_seed
 from cohyde.rewriter.prompts import fit_prompt, load_prompt
-from cohyde.shards import Row, in_shards
+from cohyde.shards import in_shards
 
 STEPS = ("comprehension", "assessment", "refinement")
 """The prompts of a round, in their order."""
@@ -82,7 +83,7 @@ def refine(
             loop = _Loop(opened(), tools, rank, rewriter.max_prompt_tokens, config, seed, progress)
             return [asdict(one) for one in loop.run(part)]
 
-        rows = in_shards(queries, shard_size(rewriter, config.sampling), work, key, progress, "requests")
+        rows = in_shards(queries, shard_size(rewriter, config.sampling), AtHand(work), key, progress, "requests")
     return [Refined(**{**row, "steps": tuple(row["steps"])}) for row in rows]
 
 
