@@ -11,6 +11,7 @@ import typer
 from cohyde import __version__
 from cohyde.cli_data import app as data_app
 from cohyde.cli_eval import app as eval_app
+from cohyde.cli_export import export
 from cohyde.cli_jobs import (
     check_data,
     execute,
@@ -265,6 +266,9 @@ def search(
         print_json(answer.to_json())
     else:
         print_search(answer)
+
+
+app.command(rich_help_panel=RESULTS, epilog="Example: cohyde export demo --to demo-models")(export)
 
 
 @app.command(rich_help_panel=SURROUNDINGS, epilog="Example: cohyde doctor --config toolbench-h200 data.path=toolbench")

@@ -17,9 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cohyde.catalog import tool_from_row
 from cohyde.config import EmbeddingConfig, RewriterConfig, SamplingConfig, SearchConfig, build, plain
 from cohyde.errors import UserError
-from cohyde.io import check_readable, write_json
+from cohyde.io import check_readable, read_rows, write_json
+from cohyde.retrieval.trained import Trained
 from cohyde.rewriter.prompts import Example, Prompt
 
 FORMAT = 1
@@ -28,8 +30,6 @@ RECIPE = "export.json"
 ENCODER = "encoder"
 REWRITER = "rewriter"
 INDEX = "index"
-INDEX_FILE = "catalog.faiss"
-IDS_FILE = "tools.jsonl"
 CATALOG = "catalog.jsonl"
 SCRIPT = "search.py"
 CLEANING = "clean.py"
@@ -97,3 +97,25 @@ def read_recipe(folder: Path) -> Recipe:
         return Recipe(**sections, prompt=prompt, run=body["run"], stage=body["stage"])
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path}: damaged: {error}", "export the run again: cohyde export RUN --to DIR") from None
+
+
+def read_trained(folder: Path) -> Trained:
+    """The models and the catalogue of an exported folder, to be searched with.
+
+    Raises:
+        UserError: as :func:`read_recipe`; or the catalogue is missing or damaged.
+    """
+    recipe = read_recipe(folder)
+    return Trained(
+        name=recipe.run,
+        state=recipe.stage,
+        encoder=folder / ENCODER,
+        rewriter=folder / REWRITER,
+        index=folder / INDEX,
+        tools=tuple(tool_from_row(row) for row in read_rows(folder / CATALOG)),
+        embedding=recipe.encoder,
+        rewriting=recipe.rewriter,
+        sampling=recipe.describe,
+        prompt=recipe.prompt,
+        search=recipe.search,
+    )

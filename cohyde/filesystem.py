@@ -73,28 +73,33 @@ def replace_text(path: Path, text: str) -> None:
 
 
 @contextmanager
-def whole_folder(target: Path, *, overwrite: bool = False) -> Iterator[Path]:
+def whole_folder(
+    target: Path, *, overwrite: bool = False, card: str = REPLACEABLE, what: str = "dataset", option: str = "--out DIR"
+) -> Iterator[Path]:
     """A folder to write in that becomes ``target`` in the end, by one rename; where the body fails, nothing is left.
 
     Args:
         target: must not exist, or be an empty folder, unless it may be replaced.
         overwrite: replace what is there, once the new folder is complete; only one with a card is, so that a slip of
             the pen costs nobody their home folder.
+        card: the file by which a folder of this kind is known.
+        what: what messages call one.
+        option: what gives another target.
 
     Raises:
         UserError: something is there already, or the place cannot be written to.
     """
     target = Path(os.path.abspath(target))
     if os.path.lexists(target) and not overwrite and not (target.is_dir() and not any(target.iterdir())):
-        raise UserError(f"{target} exists already", "give another --out DIR, or replace it with --overwrite")
-    if target.is_dir() and any(target.iterdir()) and not (target / REPLACEABLE).is_file():
-        raise UserError(f"{target} is no dataset, and is not replaced", "give another --out DIR")
-    with writing_to(target, "--out DIR"):
+        raise UserError(f"{target} exists already", f"give another {option}, or replace it with --overwrite")
+    if target.is_dir() and any(target.iterdir()) and not (target / card).is_file():
+        raise UserError(f"{target} is no {what}, and is not replaced", f"give another {option}")
+    with writing_to(target, option):
         target.parent.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
     try:
         yield scratch
-        with writing_to(target, "--out DIR"):
+        with writing_to(target, option):
             scratch.chmod(0o755)
             flush_tree(scratch)
             _put_in_place(scratch, target)

@@ -41,6 +41,21 @@ class Retriever(LiveRetriever):
         location, name = _located(run, store)
         return cls.open(find_trained(open_store(location), name, state), **options)
 
+    @classmethod
+    def from_export(cls, folder: str | Path, **options: Any) -> Self:
+        """Load what ``cohyde export`` wrote.
+
+        Args:
+            folder: the exported folder.
+            options: see :meth:`~cohyde.retrieval.live.LiveRetriever.open`.
+
+        Raises:
+            UserError: it is no such folder, or something of it does not load.
+        """
+        from cohyde.exported import read_trained
+
+        return cls.open(read_trained(Path(folder)), **options)
+
 
 def _located(run: str | Path, store: str | Path) -> tuple[str | Path, str]:
     """The store and the name that a run's name or path means."""

@@ -109,6 +109,24 @@ class ExactIndex:
         with path.open("wb") as handle:
             np.save(handle, self._vectors, allow_pickle=False)
 
+    def save_faiss(self, path: Path) -> None:
+        """Write the flat inner-product index as ``faiss.read_index`` reads it."""
+        faiss.write_index(self._flat, str(path))
+
+    @classmethod
+    def load_faiss(cls, path: Path) -> "ExactIndex":
+        """Read what :meth:`save_faiss` wrote, and check it again.
+
+        Raises:
+            ValueError: the file is no flat index or is cut short.
+        """
+        try:
+            flat = faiss.read_index(str(path))
+            vectors = flat.reconstruct_n(0, flat.ntotal)
+        except RuntimeError as error:
+            raise ValueError(f"{path}: not an index, or cut short: {str(error).splitlines()[-1]}") from None
+        return cls(vectors)
+
     @classmethod
     def load(cls, path: Path) -> "ExactIndex":
         """Read what :meth:`save` wrote, and check it again.

@@ -17,6 +17,8 @@ Ranking = list[tuple[str, float]]
 """Tool ids with their inner products, best first."""
 
 INDEX_FILE = "index.npy"
+FAISS_FILE = "catalog.faiss"
+"""Of an exported index."""
 IDS_FILE = "tools.jsonl"
 
 
@@ -68,7 +70,13 @@ class DenseRetriever:
 
 
 def read_index(folder: Path) -> tuple["ExactIndex", tuple[str, ...]]:
-    """The index and the tool ids that :meth:`DenseRetriever.save_index` wrote."""
+    """The index and the tool ids that :meth:`DenseRetriever.save_index` wrote, or those of an exported run.
+
+    Raises:
+        ValueError: the index is damaged.
+    """
     from cohyde.encoder.index import ExactIndex
 
-    return ExactIndex.load(folder / INDEX_FILE), tuple(row["id"] for row in read_rows(folder / IDS_FILE))
+    exported = folder / FAISS_FILE
+    index = ExactIndex.load_faiss(exported) if exported.is_file() else ExactIndex.load(folder / INDEX_FILE)
+    return index, tuple(row["id"] for row in read_rows(folder / IDS_FILE))

@@ -27,7 +27,7 @@ INSTALL = {
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")
 COMMIT = re.compile(r"[0-9a-f]{40}")
 SHARD = re.compile(r".+-\d+-of-(\d+)\.safetensors")
-HUB_FILES = ("*.safetensors", "*.json", "*.jinja", "vocab.txt", "merges.txt", "*.model")
+HUB_FILES = ("*.safetensors", "*.json", "*.jinja", "vocab.txt", "merges.txt", "*.model", "README.md")
 HUB_SKIPPED = ("onnx/*", "openvino/*", "original/*")
 KINDS = "a local folder, package:NAME/path, tiny:bert, tiny:qwen3_5, or a hub id such as BAAI/bge-large-en-v1.5"
 
