@@ -31,6 +31,7 @@ from cohyde.cli_options import (
     RUNNING,
     STORE,
     SURROUNDINGS,
+    AblationKey,
     Address,
     AsJson,
     ConfigName,
@@ -98,13 +99,14 @@ def run(
     store: StoreFolder = DEFAULT_STORE,
     address: Address = None,
     until: Until = None,
+    ablation: AblationKey = None,
     as_json: AsJson = False,
 ) -> None:
     """Run every stage that is not done yet.
 
     Running the same command again is how one resumes it; what is finished is never run twice.
     """
-    job = make_job(config, rounds, seed, overrides, name, store)
+    job = make_job(config, rounds, seed, overrides, name, store, ablation)
     fetch_models([job])
     tell_differences(job)
     result = execute(job, address, until, resume=shlex.join(["cohyde", *sys.argv[1:]]))
@@ -125,6 +127,7 @@ def plan(
     name: RunName = None,
     store: StoreFolder = DEFAULT_STORE,
     until: Until = None,
+    ablation: AblationKey = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the stages of a run and which of them are done; run nothing.
@@ -134,7 +137,7 @@ def plan(
     from cohyde.dag.state import states
     from cohyde.terminal import err, out, plan_table, summary
 
-    job = make_job(config, rounds, seed, overrides, name, store)
+    job = make_job(config, rounds, seed, overrides, name, store, ablation)
     found = states(job.plan.until(until) if until else job.plan, job.store, run=job.name)
     tell_differences(job)
     if as_json:
@@ -143,6 +146,10 @@ def plan(
         console = out()
         console.print(plan_table(found, job.kinds, console))
     err().print(f"{job.name}: {summary(found)}", style="dim", markup=False)
+    if ablation is not None:
+        main = make_job(config, rounds, seed, overrides, None, store)
+        shared = sum(name in main.plan.nodes for name in job.plan.nodes)
+        err().print(f"{shared} of its {len(job.plan.nodes)} stages are those of {main.name}", style="dim")
 
 
 app.command(rich_help_panel=RUNNING, epilog="Example: cohyde sweep --seeds 0,123,7 dpo.beta=0.1,0.2")(sweep)

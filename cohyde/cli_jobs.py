@@ -72,22 +72,34 @@ class Job:
 
 
 def make_job(
-    config: str, rounds: int | None, seed: int | None, overrides: list[str] | None, name: str | None, store: str | Path
+    config: str,
+    rounds: int | None,
+    seed: int | None,
+    overrides: list[str] | None,
+    name: str | None,
+    store: str | Path,
+    ablation: str | None = None,
 ) -> Job:
     """The job that arguments describe.
 
     Raises:
-        UserError: the configuration or the name is wrong.
+        UserError: the configuration, the ablation or the name is wrong.
     """
-    from cohyde.config import load_config
+    from cohyde.config import load_config, preset_chain
     from cohyde.dag.remote import open_store
     from cohyde.dag.sweep import check_run_name
 
     given = list(overrides or [])
     given += [f"rounds={rounds}"] if rounds is not None else []
     given += [f"seeds.loop={seed}"] if seed is not None else []
+    usual = Path(config).stem
+    if ablation is not None:
+        from stages.ablations import load_ablation
+
+        given += load_ablation(ablation).overrides(preset_chain(config))
+        usual = f"{usual}-ablations-{ablation}"
     settings = load_config(config, given)
-    run_name, at = name or Path(config).stem, open_store(store)
+    run_name, at = name or usual, open_store(store)
     check_run_name(at, run_name)
     return Job(name=run_name, settings=settings, store=at, preset=config, overrides=tuple(given))
 

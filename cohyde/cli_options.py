@@ -37,6 +37,10 @@ StoreFolder = Annotated[
 Until = Annotated[
     str | None, typer.Option("--until", metavar="ID", help="This stage and what it needs, for example S3.1.")
 ]
+AblationKey = Annotated[
+    str | None,
+    typer.Option("--ablation", metavar="KEY", help="An ablation of this run; see [bold]cohyde eval list[/bold]."),
+]
 Run = Annotated[str, typer.Argument(metavar="RUN", help="Name of a run.")]
 OptionalRun = Annotated[
     str | None, typer.Argument(metavar="RUN", help="Name of a run or a sweep.", show_default="the latest")

@@ -54,3 +54,13 @@ def test_a_key_that_does_not_exist_is_answered_with_those_that_do(
 def test_an_endpoint_that_is_not_set_up_is_no_system_of_a_run(call: Call, tmp_path: Path) -> None:
     status, _, told = call("eval", "baselines", "-c", "tiny", "--store", str(tmp_path), "--only", "endpoint")
     assert status == 2 and "'endpoint' is no system here" in told
+
+
+def test_the_plan_of_an_ablation_says_how_much_it_shares(call: Call, tmp_path: Path) -> None:
+    where = ("-c", "tiny", "--rounds", "1", "--store", str(tmp_path))
+    status, shown, told = call("plan", *where, "--ablation", "untrained-rewriter")
+    assert status == 0 and "A.untrained-rewriter" in shown
+    # The main run: data, two warm-ups, five stages of a round, three evaluations, and the report.
+    assert "tiny-ablations-untrained-rewriter: 15 stages" in told and "12 of its 15 stages are those of tiny" in told
+    status, _, told = call("plan", *where, "--ablation", "untrained")
+    assert status == 2 and "no ablation is called 'untrained'" in told
