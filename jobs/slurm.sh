@@ -2,15 +2,16 @@
 # The paper's experiment on H200 nodes of a Slurm cluster.
 # Usage: COHYDE_STORE=/shared/store sbatch jobs/slurm.sh /shared/toolbench [key=value …]
 #
-# A node takes two stages of the preset toolbench-h200 side by side (8 CPUs, 1 GPU, 64 GiB each) and a light one
-# (4 CPUs, 32 GiB). One run keeps two GPUs busy; a sweep, more nodes: sbatch --nodes=4.
+# A node of eight GPUs takes eight workers of the preset toolbench-h200 (8 CPUs, 1 GPU, 64 GiB each) and a light stage
+# (4 CPUs, 32 GiB). What generates spreads over all GPUs, of several nodes too (sbatch --nodes=4); training takes one or
+# two. A smaller share of a node: sbatch --cpus-per-task=20 --gpus-per-node=h200:2 --mem=168G
 # Two minutes before the time limit the stages write checkpoints, and the job puts itself into the queue again.
 #SBATCH --job-name=cohyde
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1
-#SBATCH --cpus-per-task=20
-#SBATCH --gpus-per-node=h200:2
-#SBATCH --mem=168G
+#SBATCH --cpus-per-task=68
+#SBATCH --gpus-per-node=h200:8
+#SBATCH --mem=552G
 #SBATCH --time=24:00:00
 #SBATCH --signal=B:TERM@120
 #SBATCH --requeue
@@ -23,7 +24,8 @@ shift
 : "${COHYDE_STORE:?set it to the folder of the store on the shared file system}"
 cd "${SLURM_SUBMIT_DIR:?submit this script with sbatch}"
 python=$(realpath -s "${PYTHON:-.venv/bin/python}")
-stages_memory=$(((2 * 64 + 32) * 1024 ** 3))
+gpus=${SLURM_GPUS_ON_NODE:?the job has no GPUs}
+stages_memory=$(((gpus * 64 + 32) * 1024 ** 3))
 object_store=$((1024 ** 3)) # only paths travel through Ray
 
 export RAY_AUTH_MODE=token
@@ -39,7 +41,7 @@ ray_on() { # node, then the arguments that tell a head from the others
   local node=$1
   shift
   srun --nodes=1 --ntasks=1 --nodelist="$node" "$python" -m ray.scripts.scripts start --block --disable-usage-stats \
-    --num-cpus="$SLURM_CPUS_PER_TASK" --num-gpus="${SLURM_GPUS_ON_NODE:-0}" \
+    --num-cpus="$SLURM_CPUS_PER_TASK" --num-gpus="$gpus" \
     --memory="$stages_memory" --object-store-memory="$object_store" "$@" &
 }
 
@@ -66,7 +68,7 @@ while sum(node["Alive"] for node in ray.nodes()) < wanted:
 WAIT
 
 "$python" -m cohyde run --config toolbench-h200 --rounds 3 --name "h200" --address "$address" \
-  runner.grace_seconds=90 "data.path=$data" "$@" &
+  runner.grace_seconds=90 "resources.generation.workers=$((gpus * ${#nodes[@]}))" "data.path=$data" "$@" &
 driver=$!
 told=
 trap 'told=yes; kill -TERM "$driver"' TERM

@@ -1,7 +1,7 @@
 """What every stage module declares beside its function."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cohyde.config import AllResourcesConfig
@@ -22,6 +22,8 @@ class Stage:
     reserves: str
     """The section of ``resources`` that says what is reserved for it."""
     optional: tuple[str, ...] = field(default=())
+    spreads: bool = False
+    """Whether it does work by ``progress.executor``, so that several workers are of use."""
 
     def spec(
         self,
@@ -42,6 +44,7 @@ class Stage:
         unknown = set(inputs) - set(self.needs) - set(self.optional)
         if missing or unknown:
             raise ValueError(f"{stage_id}: missing inputs {sorted(missing)}, unknown inputs {sorted(unknown)}")
+        reserved = getattr(resources, self.reserves)
         return StageSpec(
             id=stage_id,
             entry=self.entry,
@@ -50,7 +53,7 @@ class Stage:
             config=config,
             prompts=dict(prompts or {}),
             external=dict(external or {}),
-            resources=getattr(resources, self.reserves),
+            resources=reserved if self.spreads else replace(reserved, workers=1),
             resources_key=f"resources.{self.reserves}",
             kind=self.kind,
         )

@@ -63,4 +63,5 @@ STAGE = Stage(
     version="4",
     needs=("data", "rewriter"),
     reserves="generation",
+    spreads=True,
 )

@@ -59,4 +59,5 @@ STAGE = Stage(
     version="1",
     needs=("data", "rewriter"),
     reserves="generation",
+    spreads=True,
 )

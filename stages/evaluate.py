@@ -107,6 +107,7 @@ EVALUATE = Stage(
     version="4",
     needs=("data", "encoder", "rewriter"),
     reserves="generation",
+    spreads=True,
 )
 UNTRAINED = Stage(
     kind="untrained encoder",

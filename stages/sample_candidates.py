@@ -34,4 +34,5 @@ STAGE = Stage(
     version="3",
     needs=("data", "rewriter"),
     reserves="generation",
+    spreads=True,
 )

@@ -193,6 +193,12 @@ def test_only_generation_has_workers() -> None:
         load_config("tiny", ["resources.training.workers=2"])
 
 
+def test_stages_that_spread_their_work_have_workers(cohyde_cache: object) -> None:
+    specs = pipeline(load_config("tiny", ["resources.generation.workers=4", "rounds=1"]))
+    assert {spec.id for spec in specs if spec.resources.workers == 4} == {"S2.1", "S4s.1", "E.0", "E.1"}
+    assert {spec.resources.workers for spec in specs} == {1, 4}
+
+
 def test_resources_bear_no_identity() -> None:
     from cohyde.config import identity_of
 

@@ -41,7 +41,10 @@ def test_a_script_is_one_that_a_shell_takes(script: Path) -> None:
 def command_lines(text: str) -> list[list[str]]:
     """The `run` command lines of a script or an entrypoint, shell variables and all."""
     joined = re.sub(r"\\\n\s*", " ", text)
-    return [line.replace('"', "").split() for line in re.findall(r"(?<=[ ])run (--config [^&\n]*)", joined)]
+    return [
+        line.replace('"', "").replace(" * ", "*").split()
+        for line in re.findall(r"(?<=[ ])run (--config [^&\n]*)", joined)
+    ]
 
 
 @pytest.mark.parametrize("name", ["ray-job.sh", "slurm.sh", "kuberay-rayjob.yaml"])
@@ -50,7 +53,9 @@ def test_the_command_is_one_that_cohyde_takes(name: str) -> None:
     if name.endswith(".yaml"):
         text = yaml.safe_load(text)["spec"]["entrypoint"]
     [arguments] = command_lines(text)
-    given = parsed("run", [re.sub(r"\$\w+", "/shared/x", one) for one in arguments if one != "$@"])
+    assert name != "slurm.sh" or "resources.generation.workers=$((gpus*${#nodes[@]}))" in arguments
+    said = [re.sub(r"=\$\(\(.*\)\)$", "=8", one) for one in arguments if one != "$@"]
+    given = parsed("run", [re.sub(r"\$\w+", "/shared/x", one) for one in said])
     assert (given["config"], given["rounds"], given["name"]) == ("toolbench-h200", 3, "h200")
     load_config(given["config"], given["overrides"])
 
@@ -80,14 +85,15 @@ def test_sbatch_reads_the_directives() -> None:
     assert (said["ntasks-per-node"], said["open-mode"]) == ("1", "append")
 
 
-def test_a_slurm_node_takes_two_stages_and_a_light_one(preset: AllResourcesConfig) -> None:
+def test_a_slurm_node_takes_eight_workers_and_a_light_stage(preset: AllResourcesConfig) -> None:
     said = directives()
     for stage in (preset.encoder, preset.training, preset.generation):
         assert (stage.cpus, stage.gpus, stage.memory_gib) == (8, 1, 64)
-    assert said["gpus-per-node"] == f"h200:{2 * preset.training.gpus:g}"
-    assert int(said["cpus-per-task"]) == 2 * preset.training.cpus + preset.light.cpus
-    wanted = 2 * preset.training.memory_gib + preset.light.memory_gib
-    assert "stages_memory=$(((2 * 64 + 32) * 1024 ** 3))" in (JOBS / "slurm.sh").read_text()
+    workers = preset.generation.workers
+    assert said["gpus-per-node"] == f"h200:{workers * preset.generation.gpus:g}"
+    assert int(said["cpus-per-task"]) == workers * preset.generation.cpus + preset.light.cpus
+    wanted = workers * preset.generation.memory_gib + preset.light.memory_gib
+    assert "stages_memory=$(((gpus * 64 + 32) * 1024 ** 3))" in (JOBS / "slurm.sh").read_text()
     assert wanted + OBJECT_STORE / GIB < int(said["mem"].removesuffix("G")) <= wanted + 8
 
 
@@ -156,7 +162,7 @@ def test_pods_have_what_the_presets_stages_reserve(manifest: dict[str, Any], pre
     for stage in (preset.encoder, preset.training, preset.generation):
         check_pod(worker, worker_start, cpus=stage.cpus, gpus=stage.gpus, memory=stage.memory_gib)
     check_pod(head, head_start, cpus=preset.light.cpus, gpus=preset.light.gpus, memory=preset.light.memory_gib)
-    assert manifest["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["replicas"] == 2
+    assert manifest["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["replicas"] == preset.generation.workers
 
 
 def check_pod(template: dict[str, Any], start: dict[str, str], *, cpus: float, gpus: float, memory: float) -> None:
@@ -214,6 +220,7 @@ def allocation(tmp_path: Path) -> dict[str, str]:
         "SLURM_JOB_NODELIST": "node[1]",
         "SLURM_JOB_ID": str(os.getpid()),
         "SLURM_CPUS_PER_TASK": "2",
+        "SLURM_GPUS_ON_NODE": "2",
     }
 
 
