@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trivial_stages.spread import Spread
+from trivial_stages.basic import Numbers
+from trivial_stages.spread import Describing, Spread
 
 from cohyde.config import ResourcesConfig, RunnerConfig
 from cohyde.dag import events
@@ -48,13 +49,14 @@ class Spreading:
             id=id_, entry="trivial_stages.spread:run", version="1", config=Spread(folder=str(folder), **config),
             resources=ResourcesConfig(workers=workers), resources_key="resources.generation",
         )  # fmt: skip
+        self.specs = [self.spec]
         self.how = RunnerConfig(retries=retries)
         self.results: list[RunResult] = []
         self.thread = threading.Thread(target=self._run, daemon=True)
 
     def _run(self) -> None:
         told = self.heard.append
-        self.results.append(run([self.spec], self.store, run_name="r", how=self.how, on_event=told))
+        self.results.append(run(self.specs, self.store, run_name="r", how=self.how, on_event=told))
 
     def start(self) -> "Spreading":
         self.thread.start()
@@ -105,8 +107,8 @@ class Spreading:
     def squares(self) -> str:
         return next(self.store.root.glob("s-*/squares.jsonl")).read_text()
 
-    def log(self, name: str = "log.txt", attempt: int = 1) -> str:
-        return next(self.store.root.glob(f"logs/*/attempt-{attempt}/{name}")).read_text()
+    def log(self, name: str = "log.txt", id_: str = "s") -> str:
+        return next(self.store.root.glob(f"logs/{id_}-*/attempt-1/{name}")).read_text()
 
 
 def wait_until_gone(pid: int) -> None:
@@ -164,6 +166,38 @@ def test_an_error_in_a_helper_is_the_stages_own(ray_here: None, tmp_path: Path) 
     [failure] = spreading.end().failures
     assert failure.attempt == 1 and failure.error.endswith("is refused") and failure.remedy == "leave it out"
     wait_until_gone(helper)
+
+
+@pytest.mark.slow
+def test_a_rewriters_texts_are_the_same_bytes_from_one_process_and_from_two(
+    ray_here: None, tmp_path: Path, tiny_rewriter_path: Path
+) -> None:
+    texts = []
+    for workers in (1, 2):
+        folder = tmp_path / str(workers)
+        (folder / "here").mkdir(parents=True)
+        config = Describing(model=str(tiny_rewriter_path), workers=workers, folder=str(folder / "here"))
+        spec = StageSpec(
+            id="d", entry="trivial_stages.spread:describe", version="1", config=config,
+            resources=ResourcesConfig(workers=workers),
+        )  # fmt: skip
+        assert run([spec], Store(folder / "store"), run_name="r").ok
+        assert len(list((folder / "here").iterdir())) == workers
+        texts.append(next((folder / "store").glob("d-*/texts.jsonl")).read_bytes())
+    assert texts[0] == texts[1] and texts[0].count(b"\n") == 64
+
+
+@pytest.mark.slow
+def test_a_stage_takes_as_many_workers_as_other_stages_leave_room_for(ray_here: None, tmp_path: Path) -> None:
+    """On two CPUs: beside a stage of one CPU there is room for one worker, which asks for no other."""
+    spreading = Spreading(tmp_path)
+    other = StageSpec(
+        id="other", entry="trivial_stages.basic:slow", version="1", config=Numbers(seconds=3.0),
+        resources=ResourcesConfig(),
+    )  # fmt: skip
+    spreading.specs.insert(0, other)
+    assert spreading.start().end().ok and spreading.squares() == SQUARES
+    assert len(spreading.pids()) == 1 and "asked for" not in spreading.log(id_="s")
 
 
 @pytest.mark.slow

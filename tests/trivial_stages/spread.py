@@ -7,12 +7,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cohyde.config import setting
+from cohyde.config import RewriterConfig, SamplingConfig, setting
 from cohyde.dag.spec import Metrics
 from cohyde.errors import Interrupted, UserError
-from cohyde.executor import Do, Row
+from cohyde.executor import Do, Row, Work
 from cohyde.io import write_jsonl
 from cohyde.progress import Progress
+from cohyde.rewriter.describe import Completing
+from cohyde.rewriter.generate import Request
 from cohyde.shards import in_shards
 
 
@@ -62,3 +64,45 @@ def run(inputs: Mapping[str, Path], config: Spread, out_dir: Path, progress: Pro
     rows = in_shards(range(config.items), 1, work, "squares", progress, "items", progress.executor)
     write_jsonl(out_dir / "squares.jsonl", rows)
     return {"items": len(rows)}
+
+
+# ------------------------------------------------------------------------------------------- with a real rewriter
+
+
+@dataclass(frozen=True, kw_only=True)
+class Describing:
+    model: str = ""
+    workers: int = setting(1, identity=False)
+    folder: str = setting("", identity=False)
+    """Nobody goes on before ``workers`` processes have begun here, so that each does a part."""
+
+
+@dataclass(frozen=True)
+class Together:
+    """A rewriter's work, which begins when all are there."""
+
+    inner: Work[Request]
+    config: Describing
+
+    @contextmanager
+    def open(self) -> Iterator[Do[Request]]:
+        with self.inner.open() as do:
+            yield lambda part, progress: do(part, self._when_all_are_there(progress))
+
+    def _when_all_are_there(self, progress: Progress) -> Progress:
+        folder = Path(self.config.folder)
+        (folder / f"here.{os.getpid()}").touch()
+        while len(list(folder.glob("here.*"))) < self.config.workers:
+            time.sleep(0.05)
+        return progress
+
+
+def describe(inputs: Mapping[str, Path], config: Describing, out_dir: Path, progress: Progress) -> Metrics:
+    """What a rewriter writes for 64 prompts, in 4 shards."""
+    requests = [Request(id=f"q{n}", prompt=f"tell me {'more ' * (n % 7)}about {n}", seed=n) for n in range(64)]
+    rewriter = RewriterConfig(precision="float32", batch_size=16)
+    sampling = SamplingConfig(n=2, temperature=1.0, max_new_tokens=12)
+    work = Together(Completing(model=Path(config.model), rewriter=rewriter, sampling=sampling), config)
+    rows = in_shards(requests, 16, work, "texts", progress, "prompts", progress.executor)
+    write_jsonl(out_dir / "texts.jsonl", rows)
+    return {}
