@@ -45,6 +45,8 @@ from cohyde.cli_options import (
     Until,
     prepare_for_models,
 )
+from cohyde.cli_serve import EXAMPLE as SERVE_EXAMPLE
+from cohyde.cli_serve import serve
 from cohyde.cli_store import gc, verify
 from cohyde.cli_submit import submit
 from cohyde.cli_sweep import find_sweep, sweep, sweep_report, sweep_status
@@ -275,6 +277,7 @@ def search(
         print_search(answer)
 
 
+app.command(rich_help_panel=RESULTS, epilog=SERVE_EXAMPLE)(serve)
 app.command(rich_help_panel=RESULTS, epilog="Example: cohyde export demo --to demo-models")(export)
 
 

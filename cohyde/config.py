@@ -485,8 +485,6 @@ class ServeConfig:
     """Seconds for a request to arrive, and as many to be answered (ours)."""
     shutdown_seconds: float = setting(20.0, gt=0)
     """Seconds that requests in work have to end when the server is told to stop (ours)."""
-    token_env: str = setting("COHYDE_TOKEN")
-    """The environment variable that holds the token which clients have to send (ours)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,7 +41,7 @@ def find_trained(store: "Store", run_name: str, state: str | None = None) -> Tra
     node = _searchable(known.plan, chosen)
     if not store.exists(node.id, node.fingerprint):
         raise UserError(
-            f"run {known.name}: {chosen} is not done yet",
+            f"run {known.name}: {chosen} is not done yet: {_missing(known.plan, node, store)}",
             f"see how far it is: cohyde status {known.name}{_done_instead(known.plan, store)}",
         )
     _check_prompts(store.manifest(node.id, node.fingerprint, known.name).prompts, known.name)
@@ -101,6 +101,14 @@ def _searchable(plan: "Plan", state: str) -> "Node":
         names = ", ".join(one.id for one in _states(plan))
         raise UserError(f"{state} is no state that can be searched with", f"states are: {names}")
     return node
+
+
+def _missing(plan: "Plan", node: "Node", store: "Store", most: int = 6) -> str:
+    """The stages that it waits for, itself included."""
+    needed = plan.until(node.id).nodes
+    done = store.finished(needed.values())
+    ids = [one.id for name, one in needed.items() if name not in done]
+    return f"missing {', '.join(ids[:most])}" + (f" and {len(ids) - most} more" if len(ids) > most else "")
 
 
 def _done_instead(plan: "Plan", store: "Store") -> str:

@@ -381,7 +381,7 @@ def test_a_report_of_nothing_says_so(cohyde: Call, made: Made) -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["rain"], "E.1 is not done yet\n  see how far it is: cohyde status tiny"),
+        (["rain"], "E.1 is not done yet: missing data, S1a, S1b, S2.1, S3.1, S4s.1 and 3 more\n  see how far"),
         (["rain", "--state", "E.0"], "E.0 is not done yet"),
         (["rain", "--state", "E.untrained"], "E.untrained is no state that can be searched with\n"),
         (["rain", "--state", "S1a"], "S1a is no state that can be searched with\n  states are: E.0, E.1"),

@@ -1,10 +1,23 @@
 """A trained pair of models with its catalogue, wherever they lie: in a store, or in a folder of their own."""
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cohyde.catalog import Tool
-from cohyde.config import EmbeddingConfig, RewriterConfig, SamplingConfig, SearchConfig, ServeConfig
+from cohyde.config import (
+    COMMAND_LINE,
+    EmbeddingConfig,
+    RewriterConfig,
+    SamplingConfig,
+    SearchConfig,
+    ServeConfig,
+    build,
+    parse_override,
+    plain,
+    section,
+)
+from cohyde.errors import UserError
 from cohyde.rewriter.prompts import Example, Prompt
 
 
@@ -32,3 +45,31 @@ class Trained:
     """Few-shot examples beside the prompt's own."""
     search: SearchConfig
     serve: ServeConfig = field(default_factory=ServeConfig)
+
+
+FIXED = ("model", "prompt", "few_shot")
+"""Settings of the rewriter that it was trained with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What may be set otherwise when trained models are asked."""
+
+    rewriter: RewriterConfig = section(RewriterConfig)
+    search: SearchConfig = section(SearchConfig)
+    serve: ServeConfig = section(ServeConfig)
+
+
+def with_settings(trained: Trained, overrides: Sequence[str]) -> Trained:
+    """The same models, asked with other settings, such as ``search.mode=query`` or ``rewriter.backend=openai``.
+
+    Raises:
+        UserError: an override is none, its key or value is wrong, or it is of something that was trained.
+    """
+    own = Settings(rewriter=trained.rewriting, search=trained.search, serve=trained.serve)
+    layers = [(trained.name, plain(own)), *((COMMAND_LINE, parse_override(override)) for override in overrides)]
+    told = build(Settings, layers)
+    for name in FIXED:
+        if getattr(told.rewriter, name) != getattr(own.rewriter, name):
+            raise UserError(f"rewriter.{name} is what {trained.name} was trained with", "leave it as it is")
+    return replace(trained, rewriting=told.rewriter, search=told.search, serve=told.serve)
