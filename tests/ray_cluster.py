@@ -137,17 +137,21 @@ def cluster(*named: str, head: tuple[str, ...] = ()) -> Iterator[Cluster]:
 DRIVER = """
 import json, sys
 from trivial_stages.basic import Numbers
+from trivial_stages.spread import Spread
 from cohyde.config import ResourcesConfig, RunnerConfig
 from cohyde.dag.runner import run
 from cohyde.dag.spec import StageSpec
 from cohyde.dag.store import Store
 
 address, store, retries, stages = sys.argv[1:]
+modules = {"basic": Numbers, "spread": Spread}
 specs = [
     StageSpec(
-        id=one["id"], entry="trivial_stages.basic:" + one.get("function", "slow"), version="1",
+        id=one["id"], version="1",
+        entry=f"trivial_stages.{one.get('module', 'basic')}:{one.get('function', 'slow')}",
         inputs={f"in{place}": above for place, above in enumerate(one.get("inputs", []))},
-        config=Numbers(**one.get("config", {})), resources=ResourcesConfig(**one.get("resources", {})),
+        config=modules[one.get("module", "basic")](**one.get("config", {})),
+        resources=ResourcesConfig(**one.get("resources", {})),
     )
     for one in json.loads(stages)
 ]
