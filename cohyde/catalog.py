@@ -46,7 +46,8 @@ class Query:
     """A request with its gold tools.
 
     ``tier`` is G1, G2, G3 or any other label; ``instruction`` says in the data's own words what kind of tools is
-    sought (ToolRet has one a query), for encoders that take instructions.
+    sought (ToolRet has one a query), for encoders that take instructions. ``gold_sets`` are further sets of tools, each
+    of which fulfils the request as well as ``tools`` does (ToolEq): evaluation takes the best of them all.
     """
 
     id: str
@@ -55,6 +56,12 @@ class Query:
     tier: str = "all"
     split: str = "train"
     instruction: str = ""
+    gold_sets: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def valid_sets(self) -> tuple[tuple[str, ...], ...]:
+        """Every set of tools that fulfils the request, ``tools`` first."""
+        return (self.tools, *self.gold_sets)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,11 +236,27 @@ def query_from_row(row: Mapping[str, Any]) -> Query:
         tier=tier,
         split=str(row.get("split") or "train"),
         instruction=instruction,
+        gold_sets=_gold_sets_from(row.get("gold_sets") or [], set(tools)),
     )
 
 
+def _gold_sets_from(sets: Any, tools: set[str]) -> tuple[tuple[str, ...], ...]:
+    """Sets that say the same as ``tools``, or as another, are kept once."""
+    if not isinstance(sets, list) or not all(isinstance(one, list) for one in sets):
+        raise ValueError("field 'gold_sets' has to be a list of lists of tool ids")
+    if not all(isinstance(tool, str) for one in sets for tool in one):
+        raise ValueError("field 'gold_sets' has to be a list of lists of tool ids")
+    if [] in sets:
+        raise ValueError(f"field 'gold_sets' holds an empty set, number {sets.index([]) + 1}")
+    distinct: dict[frozenset[str], tuple[str, ...]] = {}
+    for one in sets:
+        distinct.setdefault(frozenset(one), tuple(dict.fromkeys(one)))
+    distinct.pop(frozenset(tools), None)
+    return tuple(distinct.values())
+
+
 def query_to_row(query: Query) -> dict[str, Any]:
-    """The row of ``queries.jsonl`` that :func:`query_from_row` reads; an empty instruction is left out."""
+    """The row of ``queries.jsonl`` that :func:`query_from_row` reads; what is empty and optional is left out."""
     row: dict[str, Any] = {
         "id": query.id,
         "text": query.text,
@@ -241,7 +264,13 @@ def query_to_row(query: Query) -> dict[str, Any]:
         "tier": query.tier,
         "split": query.split,
     }
-    return row | {"instruction": query.instruction} if query.instruction else row
+    return row | extras_of(query)
+
+
+def extras_of(query: Query) -> dict[str, Any]:
+    """The fields of a query's row that few queries have: those of them that this one has."""
+    extras = {"instruction": query.instruction, "gold_sets": [list(one) for one in query.gold_sets]}
+    return {name: value for name, value in extras.items() if value}
 
 
 def tool_to_row(tool: Tool) -> dict[str, Any]:

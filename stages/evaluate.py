@@ -77,7 +77,7 @@ def run(inputs: Mapping[str, Path], config: EvaluateConfig, out_dir: Path, progr
         )
         for mode in SEARCH_MODES
     }
-    rows = write_results(out_dir, dataset, splits, rankings)
+    results = write_results(out_dir, dataset, splits, rankings)
     write_jsonl(
         out_dir / DESCRIPTIONS,
         (
@@ -85,7 +85,7 @@ def run(inputs: Mapping[str, Path], config: EvaluateConfig, out_dir: Path, progr
             for (split, query), text, item in zip(by_split(splits), texts, described, strict=True)
         ),
     )
-    return {**headline(rows), **health}
+    return {**headline(results), **health}
 
 
 def untrained(inputs: Mapping[str, Path], config: UntrainedConfig, out_dir: Path, progress: Progress) -> dict[str, Any]:
@@ -97,14 +97,14 @@ def untrained(inputs: Mapping[str, Path], config: UntrainedConfig, out_dir: Path
     splits = splits_to_score(dataset, config.evaluation, config.full, config.example_seed)
     retriever = DenseRetriever.build(resolve(config.encoder.model), dataset.tools, config.encoder)
     asked = [query.text for split in splits for query in split.queries]
-    rows = write_results(out_dir, dataset, splits, {"query": retriever.rank_texts(asked, config.depth)})
-    return headline(rows)
+    results = write_results(out_dir, dataset, splits, {"query": retriever.rank_texts(asked, config.depth)})
+    return headline(results)
 
 
 EVALUATE = Stage(
     kind="evaluation",
     entry="stages.evaluate:run",
-    version="4",
+    version="5",
     needs=("data", "encoder", "rewriter"),
     reserves="generation",
     spreads=True,
@@ -112,7 +112,7 @@ EVALUATE = Stage(
 UNTRAINED = Stage(
     kind="untrained encoder",
     entry="stages.evaluate:untrained",
-    version="2",
+    version="3",
     needs=("data",),
     reserves="encoder",
 )

@@ -44,7 +44,7 @@ def run(inputs: Mapping[str, Path], config: RefineStageConfig, out_dir: Path, pr
         progress,
     )
     rankings = retriever.rank_texts([one.text for one in refined], config.depth)
-    rows = write_results(out_dir, dataset, splits, {"description": rankings})
+    results = write_results(out_dir, dataset, splits, {"description": rankings})
     write_jsonl(
         out_dir / DESCRIPTIONS,
         (
@@ -52,7 +52,7 @@ def run(inputs: Mapping[str, Path], config: RefineStageConfig, out_dir: Path, pr
             for (split, query), one in zip(labelled, refined, strict=True)
         ),
     )
-    return {**headline(rows), **health(refined)}
+    return {**headline(results), **health(refined)}
 
 
 STAGE = Stage(

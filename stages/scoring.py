@@ -8,9 +8,9 @@ from cohyde.catalog import Dataset, Query
 from cohyde.config import EvaluationConfig
 from cohyde.data.dataset import catalogue_checksum
 from cohyde.data.split import sample_queries
-from cohyde.evaluation.metrics import MEAN_OVER_TIERS, QueryScore
+from cohyde.evaluation.metrics import MEAN_OVER_TIERS
 from cohyde.evaluation.per_query import Found, per_query_of, write_per_query
-from cohyde.evaluation.results import EVERY_QUERY, SAMPLE, MetricRow, Ranking, metric_rows, score_queries
+from cohyde.evaluation.results import SAMPLE, MetricRow, Ranking, metric_rows
 from cohyde.io import write_jsonl
 from stages.folders import METRICS, QUERIES
 
@@ -58,56 +58,64 @@ def by_split(splits: Sequence[Split]) -> list[tuple[Split, Query]]:
     return [(split, query) for split in splits for query in split.queries]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Results:
+    """What an evaluation comes to."""
+
+    rows: Sequence[MetricRow]
+    counts: Mapping[str, int]
+    """``standard_scored``, and ``standard_skipped: WHY`` where queries of a split were not scored."""
+
+
 def write_results(
     out_dir: Path, dataset: Dataset, splits: Sequence[Split], rankings: Mapping[str, Sequence[Ranking]]
-) -> list[MetricRow]:
+) -> Results:
     """Write ``metrics.jsonl`` (means) and ``queries.parquet`` (each query's ranking and scores, by search mode).
+
+    Queries without gold are left out and counted.
 
     Args:
         out_dir: the stage's folder.
         dataset: what was searched.
         splits: what was asked.
         rankings: by search mode, one for each query of :func:`by_split`, in that order.
+
+    Raises:
+        ValueError: a score that is no number; names the query.
     """
-    labelled = by_split(splits)
-    rows: list[MetricRow] = []
-    found: list[Found] = []
-    for mode, ranked in rankings.items():
-        scores = score_queries([query for _, query in labelled], ranked)
-        for split in splits:
-            rows += _rows_of(split, [one for (at, _), one in zip(labelled, scores, strict=True) if at is split], mode)
-        found += [
-            Found(
-                query=query,
-                split=split.name,
-                search=mode,
-                in_sample=query.id in split.sample,
-                ranking=ranking,
-                values=score.values,
-            )
-            for (split, query), ranking, score in zip(labelled, ranked, scores, strict=True)
-        ]
+    found = [
+        Found(query=query, split=split.name, search=mode, in_sample=query.id in split.sample, ranking=ranking)
+        for mode, ranked in rankings.items()
+        for (split, query), ranking in zip(by_split(splits), ranked, strict=True)
+        if query.tools
+    ]
+    per_query = per_query_of(found, catalogue_checksum(dataset.tools))
+    rows = metric_rows(per_query)
     write_jsonl(out_dir / METRICS, (row.to_row() for row in rows))
-    write_per_query(out_dir / QUERIES, per_query_of(found, catalogue_checksum(dataset.tools)))
-    return rows
+    write_per_query(out_dir / QUERIES, per_query)
+    return Results(rows=rows, counts=_counts(dataset, splits))
 
 
-def _rows_of(split: Split, scores: Sequence[QueryScore], mode: str) -> list[MetricRow]:
-    """Rows over the sample, and over all queries where more than the sample was scored."""
-    sampled = [score for score in scores if score.id in split.sample]
-    rows = metric_rows(sampled, split=split.name, search=mode, scope=SAMPLE)
-    if len(scores) > len(sampled):
-        rows += metric_rows(scores, split=split.name, search=mode, scope=EVERY_QUERY)
-    return rows
+def _counts(dataset: Dataset, splits: Sequence[Split]) -> dict[str, int]:
+    """How many queries of each split were scored, and how many were not, by reason."""
+    counts = {}
+    there = {"standard": dataset.eval, "vague": dataset.vague, "dev": dataset.dev}
+    for split in splits:
+        scored = sum(bool(query.tools) for query in split.queries)
+        counts[f"{split.name}_scored"] = scored
+        skipped = {"no gold": len(split.queries) - scored, "not sampled": len(there[split.name]) - len(split.queries)}
+        counts |= {f"{split.name}_skipped: {why}": number for why, number in skipped.items() if number}
+    return counts
 
 
-def headline(rows: Sequence[MetricRow]) -> dict[str, float]:
-    """NDCG@5 (mean over tiers, on the shared sample) of each split and search mode: what a status line shows."""
-    return {
+def headline(results: Results) -> dict[str, float]:
+    """What a status line shows: NDCG@5 (mean over tiers, on the shared sample) by split and search mode; and counts."""
+    means = {
         f"{row.split}_ndcg@5 ({row.search})": row.value
-        for row in rows
+        for row in results.rows
         if (row.tier, row.metric, row.k, row.scope) == (MEAN_OVER_TIERS, "ndcg", 5, SAMPLE)
     }
+    return {**means, **results.counts}
 
 
 @dataclass(frozen=True, kw_only=True)

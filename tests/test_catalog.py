@@ -194,6 +194,18 @@ def test_a_query_survives_its_row():
     assert query_from_row(query_to_row(query)) == query
 
 
+def test_further_gold_sets_survive_and_others_write_no_trace_of_them():
+    query = Query(id="q", text="rain?", tools=("a", "b"), gold_sets=(("c",), ("a", "d")))
+    assert query_from_row(query_to_row(query)) == query
+    assert query.valid_sets == (("a", "b"), ("c",), ("a", "d"))
+    assert "gold_sets" not in query_to_row(Query(id="q", text="rain?", tools=("a",)))
+
+
+def test_a_gold_set_that_says_the_same_again_is_kept_once():
+    row = {"id": "q", "text": "x", "tools": ["a", "b"], "gold_sets": [["b", "a"], ["c", "d", "c"], ["d", "c"]]}
+    assert query_from_row(row).gold_sets == (("c", "d"),)
+
+
 def test_repeated_gold_counts_once_and_keeps_its_order():
     assert query_from_row({"id": "q", "text": "x", "tools": ["b", "a", "b"]}).tools == ("b", "a")
 
@@ -212,6 +224,9 @@ def test_tier_and_split_have_defaults():
         ({"id": "q", "text": 3}, "'text'"),
         ({"id": "q", "text": "x", "tools": "a"}, "'tools' has to be a list of tool ids"),
         ({"id": "q", "text": "x", "tools": [1]}, "'tools' has to be a list of tool ids"),
+        ({"id": "q", "text": "x", "gold_sets": ["a"]}, "'gold_sets' has to be a list of lists of tool ids"),
+        ({"id": "q", "text": "x", "gold_sets": [[1]]}, "'gold_sets' has to be a list of lists of tool ids"),
+        ({"id": "q", "text": "x", "gold_sets": [["a"], []]}, "'gold_sets' holds an empty set, number 2"),
         ({"id": "q", "text": "x\0y"}, "'text' holds a NUL character at position 2"),
         ({"id": "q", "text": "x", "tier": "\udfff"}, "'tier' holds half a surrogate pair"),
     ],

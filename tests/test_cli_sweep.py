@@ -10,9 +10,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from command_line import Call, caller
 from rich.console import Console
@@ -101,7 +103,7 @@ class Made:
         for tier, values in scores.items():
             mean = sum(values) / len(values)
             rows.append({"split": "standard", "tier": tier, "value": mean, "n": len(values), **common})
-            for number, value in enumerate(values):
+            for number in range(len(values)):
                 query = Query(id=f"{tier}-{number}", text="", tools=("a",), tier=tier)
                 found.append(
                     Found(
@@ -110,10 +112,11 @@ class Made:
                         search=search,
                         in_sample=True,
                         ranking=[("a", 1.0)],
-                        values={"ndcg@5": value},
                     )
                 )
-        self.finish(stage, files={"metrics.jsonl": rows}, queries=per_query_of(found, "catalogue"))
+        chosen = np.array([value for values in scores.values() for value in values])
+        queries = replace(per_query_of(found, "catalogue"), values={"ndcg@5": chosen})
+        self.finish(stage, files={"metrics.jsonl": rows}, queries=queries)
 
 
 @pytest.fixture

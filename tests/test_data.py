@@ -111,6 +111,11 @@ def test_zero_width_and_right_to_left_text_survive_reading_and_writing(folder, t
         ),
         ({"queries": [*QUERIES, QUERIES[1] | {"text": "x"}]}, "queries.jsonl:4", "'q2' is also at queries.jsonl:2"),
         ({"queries": [*QUERIES, {"id": "q4", "text": "x", "tools": ["z"]}]}, "queries.jsonl:4", "'q4' names 'z', not"),
+        (
+            {"queries": [*QUERIES, {"id": "q4", "text": "x", "tools": ["a"], "gold_sets": [["b"], ["a", "y"]]}]},
+            "queries.jsonl:4",
+            "'q4' names 'y', not",
+        ),
         ({"queries": [*QUERIES, {"id": "q4", "text": "x", "tools": []}]}, "queries.jsonl:4", "'q4' names no tool"),
         ({"queries": [*QUERIES, {"id": "q4", "text": "x"}]}, "queries.jsonl:4", "'q4' names no tool"),
         (

@@ -12,6 +12,7 @@ from cohyde.data.exporting import EXPORTERS, export_dataset
 from cohyde.data.importing import import_dataset
 from cohyde.errors import UserError
 
+EQUIVALENT = (("only an id", ' " id with a quote'), ("z last\u2028first",))
 NASTY = Dataset(
     name='a "name": with # signs',
     tools=(
@@ -32,8 +33,10 @@ NASTY = Dataset(
         Query(id="1", text='it\'s 20° — "now"\nor never', tools=(' " id with a quote',), instruction='find\n"it"'),
     ),
     dev=(Query(id='"dev" query', text="[1]", tools=("only an id",), tier="a b", split="dev"),),
-    eval=(Query(id="e\u00a01", text="العربية", tools=("null",), tier="G3", split="eval"),),
-    vague=(Query(id="e\u00a01", text="left\nto right", tools=("null",), tier="G3", split="vague"),),
+    eval=(Query(id="e\u00a01", text="العربية", tools=("null",), tier="G3", split="eval", gold_sets=EQUIVALENT),),
+    vague=(
+        Query(id="e\u00a01", text="left\nto right", tools=("null",), tier="G3", split="vague", gold_sets=EQUIVALENT),
+    ),
 )
 """What a careless writer would lose: order, tabs, line breaks, quotation marks, blanks, empty fields."""
 

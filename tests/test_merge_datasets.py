@@ -83,6 +83,13 @@ def test_clashing_ids_are_renamed_after_their_dataset_but_for_what_is_there_alre
     assert counts == NOTHING | {"tools shared": 1, "tools renamed": 2, "queries renamed": 3}
 
 
+def test_further_gold_sets_are_renamed_with_their_tools():
+    asked = replace(query("r", "which stars are these", "b", split="eval"), gold_sets=(("a", "b"),))
+    other = Dataset(name="sky", tools=tools(a="Rain", b="Stars"), eval=(asked,))
+    merged, _ = merge([WEATHER, other], "both")
+    assert [found.valid_sets for found in merged.eval] == [(("b",),), (("sky/b",), ("a", "sky/b"))]
+
+
 def test_datasets_of_one_name_are_told_apart_by_number():
     parts = [Dataset(name="part", tools=tools(a=title)) for title in ("One", "Two", "Three")]
     merged, _ = merge(parts, "all")

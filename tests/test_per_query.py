@@ -3,6 +3,7 @@
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,28 +13,27 @@ import pytest
 from cohyde.catalog import Query
 from cohyde.errors import UserError
 from cohyde.evaluation.lists import Lists
+from cohyde.evaluation.metrics import CUTOFFS, METRICS
 from cohyde.evaluation.per_query import Found, PerQuery, per_query_of, read_per_query, write_per_query
 
 RANKINGS = {"q1": [("b", 0.9), ("a", 0.5)], "q2": [("a", 0.25)], "q3": []}
 GOLD = {"q1": ("a",), "q2": ("a", "c"), "q3": ("b",)}
 
 
-def found(identifier: str, split: str = "standard", search: str = "query", score: float = 0.5) -> Found:
+def found(identifier: str, split: str = "standard", search: str = "query") -> Found:
     query = Query(
         id=identifier, text=f"say {identifier}", tools=GOLD[identifier], tier="G1" if split == "dev" else "G2"
     )
-    values = {"hit@1": 0.0, "ndcg@5": score}
     return Found(
         query=query,
         split=split,
         search=search,
         in_sample=identifier != "q2",
         ranking=RANKINGS[identifier],
-        values=values,
     )
 
 
-ROWS = [found("q1"), found("q2"), found("q3"), found("q1", search="fused", score=1.0), found("q2", split="dev")]
+ROWS = [found("q1"), found("q2"), found("q3"), found("q1", search="fused"), found("q2", split="dev")]
 
 
 def listed(lists: Lists) -> list[list[str]]:
@@ -55,10 +55,9 @@ def check_rows(read: PerQuery) -> None:
     assert list(read.search) == ["query"] * 3 + ["fused", "query"]
     assert list(read.in_sample) == [True, False, True, True, False]
     assert listed(read.gold) == [["a"], ["a", "c"], ["b"], ["a"], ["a", "c"]]
-    assert {name: list(column) for name, column in read.values.items()} == {
-        "hit@1": [0.0] * 5,
-        "ndcg@5": [0.5, 0.5, 0.5, 1.0, 0.5],
-    }
+    assert list(read.values) == [f"{metric}@{k}" for metric in METRICS for k in CUTOFFS]
+    assert list(read.values["hit@1"]) == [0, 1, 0, 0, 1]  # b is above a; a is gold; nothing was found
+    assert list(read.values["recall@5"]) == [1, 1 / 2, 0, 1, 1 / 2]
     assert read.catalogue == "sum of the catalogue"
 
 
@@ -119,9 +118,15 @@ def test_no_row_at_all_is_a_file_too(tmp_path: Path) -> None:
 
 def test_a_score_that_is_no_number_is_refused_by_the_name_of_its_query() -> None:
     row = found("q1")
-    bad = Found(**{**row.__dict__, "ranking": [("b", 0.9), ("a", math.nan)]})
+    bad = replace(row, ranking=[("b", 0.9), ("a", math.nan)])
     with pytest.raises(ValueError, match=r"query 'q1' \(standard, searched with query\): 'a' at rank 2 .* \(NaN\)"):
         per_query_of([row, bad], "c")
+
+
+def test_a_query_without_gold_is_refused_by_its_name() -> None:
+    bad = replace(found("q1"), query=Query(id="q7", text="x", tools=()))
+    with pytest.raises(ValueError, match=r"'q7' \(standard\) has no gold tools"):
+        per_query_of([bad], "c")
 
 
 def test_a_file_that_is_none_is_named(path: Path, tmp_path: Path) -> None:

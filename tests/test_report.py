@@ -9,6 +9,7 @@ from rich.console import Console
 
 from cohyde.catalog import Query
 from cohyde.evaluation.metrics import ALL, MEAN_OVER_TIERS
+from cohyde.evaluation.per_query import Found, per_query_of
 from cohyde.evaluation.report import Line, Report, build_report, percent, to_markdown
 from cohyde.evaluation.results import (
     EVERY_QUERY,
@@ -16,7 +17,6 @@ from cohyde.evaluation.results import (
     MetricRow,
     metric_rows,
     row_from,
-    score_queries,
     value_of,
 )
 from cohyde.terminal import print_report
@@ -60,7 +60,11 @@ def test_rankings_become_means_by_tier() -> None:
         Query(id="q3", text="", tools=("b", "c"), tier="G2"),
     ]
     rankings = [[("a", 0.9), ("b", 0.1)], [("b", 0.9), ("c", 0.8)], [("b", 0.9), ("a", 0.8)]]
-    rows = metric_rows(score_queries(queries, rankings), split="dev", search="query", scope=SAMPLE)
+    found = [
+        Found(query=query, split="dev", search="query", in_sample=True, ranking=ranking)
+        for query, ranking in zip(queries, rankings, strict=True)
+    ]
+    rows = metric_rows(per_query_of(found, "catalogue"))
 
     def value(tier: str, metric: str, k: int) -> float | None:
         return value_of(rows, split="dev", tier=tier, search="query", scope=SAMPLE, metric=metric, k=k)
@@ -74,16 +78,46 @@ def test_rankings_become_means_by_tier() -> None:
 
 def test_what_was_not_measured_has_no_value_and_no_rows() -> None:
     assert value_of([dev(0.5)], split="vague", tier=ALL, search="query", scope=SAMPLE) is None
-    assert metric_rows([], split="vague", search="query", scope=SAMPLE) == []
+    assert metric_rows(per_query_of([], "catalogue")) == []
 
 
 def test_a_row_is_read_back_as_it_was_written() -> None:
     assert row_from(dev(0.25).to_row()) == dev(0.25)
 
 
-def test_every_ranking_needs_its_query() -> None:
-    with pytest.raises(ValueError, match="shorter"):
-        score_queries([Query(id="q", text="", tools=("a",))], [])
+def test_where_more_than_the_sample_was_scored_there_are_means_of_both() -> None:
+    found = [
+        Found(
+            query=Query(id=f"q{number}", text="", tools=("a",), tier="G1"),
+            split="standard",
+            search="query",
+            in_sample=number < 2,
+            ranking=[("a", 1.0)] if number == 0 else [("b", 1.0)],
+        )
+        for number in range(4)
+    ]
+    rows = metric_rows(per_query_of(found, "catalogue"))
+
+    def value(scope: str) -> float | None:
+        return value_of(rows, split="standard", tier="G1", search="query", scope=scope, metric="hit", k=1)
+
+    assert (value(SAMPLE), value(EVERY_QUERY)) == (1 / 2, 1 / 4)
+
+
+def test_with_several_gold_sets_there_are_means_of_the_best_too() -> None:
+    query = Query(id="q", text="", tools=("a", "b"), tier="G1", gold_sets=(("c",),))
+    single = Query(id="r", text="", tools=("a",), tier="G1")
+    found = [
+        Found(query=one, split="dev", search="query", in_sample=True, ranking=[("c", 0.9), ("a", 0.8)])
+        for one in (query, single)
+    ]
+    rows = metric_rows(per_query_of(found, "catalogue"))
+
+    def value(metric: str) -> float | None:
+        return value_of(rows, split="dev", tier="G1", search="query", scope=SAMPLE, metric=metric, k=5)
+
+    assert (value("recall"), value("recall:equivalents")) == ((1 / 2 + 1) / 2, (1 + 1) / 2)
+    assert (value("comp"), value("comp:equivalents")) == ((0 + 1) / 2, (1 + 1) / 2)
 
 
 # -------------------------------------------------------------------------------------------------- selection

@@ -180,6 +180,19 @@ def test_a_subset_keeps_what_evaluation_needs_and_fills_up_by_category():
     assert {"t2-9", "t2-8"} <= {tool.id for tool in subset.tools} and dropped == 0
 
 
+def test_a_subset_keeps_every_valid_set_of_evaluation_and_of_training_those_that_are_whole():
+    needed = query("e", ["t0-0"], split="eval")
+    kept_set, lost_set = ("t0-0", "t1-0"), ("t0-0", "t2-0")
+    whole = dataset(
+        eval=(replace(needed, gold_sets=(("t1-0",),)),),
+        train=(replace(query("q", ["t0-0"]), gold_sets=(kept_set, lost_set)),),
+    )
+    subset, _ = subset_tools(whole, 2, seed=1)
+    assert [tool.id for tool in subset.tools] == ["t0-0", "t1-0"]
+    assert subset.eval[0].gold_sets == (("t1-0",),)
+    assert subset.train[0].gold_sets == (kept_set,)
+
+
 def test_a_subset_keeps_the_proportions_of_tiers_within_a_category():
     easy = [query(f"q{n}", [f"t0-{n}"], tier="G1") for n in range(30)]
     hard = [query(f"r{n}", [f"t0-{n}"], tier="G2", split="dev") for n in range(20, 40)]

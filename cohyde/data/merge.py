@@ -78,4 +78,5 @@ def _prefix(name: str, ids: Sequence[str], known: Mapping[str, object]) -> str:
 
 
 def _renamed(query: Query, identifier: str, tool_ids: Mapping[str, str]) -> Query:
-    return replace(query, id=identifier, tools=tuple(tool_ids[tool] for tool in query.tools))
+    tools, *others = (tuple(tool_ids[tool] for tool in one) for one in query.valid_sets)
+    return replace(query, id=identifier, tools=tools, gold_sets=tuple(others))

@@ -119,7 +119,7 @@ def limit_queries(dataset: Dataset, train: int | None, evaluation: int | None, s
 
 
 def subset_tools(dataset: Dataset, size: int | None, seed: int) -> tuple[Dataset, int]:
-    """Keep ``size`` tools: every gold tool of evaluation, the rest stratified by tier and category.
+    """Keep ``size`` tools: every gold tool of evaluation, of any valid set, the rest stratified by tier and category.
 
     The tiers of a tool are those of the training and dev queries that need it. Gold tools of these that fell out are
     dropped from them, and queries left without gold are dropped. When evaluation needs more than ``size`` tools, all
@@ -130,7 +130,7 @@ def subset_tools(dataset: Dataset, size: int | None, seed: int) -> tuple[Dataset
     """
     if size is None or size >= len(dataset.tools):
         return dataset, 0
-    needed = {tool for query in dataset.eval for tool in query.tools}
+    needed = {tool for query in dataset.eval for one in query.valid_sets for tool in one}
     others = [tool for tool in dataset.tools if tool.id not in needed]
     tiers = _tiers_by_tool([*dataset.train, *dataset.dev])
     filling = stratified_sample(
@@ -152,6 +152,13 @@ def _tiers_by_tool(queries: Sequence[Query]) -> dict[str, tuple[str, ...]]:
 
 
 def _keep_gold(queries: Sequence[Query], kept: set[str]) -> tuple[tuple[Query, ...], int]:
-    reduced = [replace(query, tools=tuple(tool for tool in query.tools if tool in kept)) for query in queries]
+    reduced = [
+        replace(
+            query,
+            tools=tuple(tool for tool in query.tools if tool in kept),
+            gold_sets=tuple(one for one in query.gold_sets if kept.issuperset(one)),  # a part of one fulfils nothing
+        )
+        for query in queries
+    ]
     dropped = sum(len(before.tools) - len(after.tools) for before, after in zip(queries, reduced, strict=True))
     return tuple(query for query in reduced if query.tools), dropped

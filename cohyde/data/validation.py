@@ -139,7 +139,7 @@ def checked_tools(rows: Iterable[Row], findings: Findings) -> Iterator[tuple[str
 def checked_queries(rows: Iterable[Row], known: Collection[str], findings: Findings) -> Iterator[tuple[str, Query]]:
     """The queries that are well formed, have an id of their own and gold that is ``known``, with their places."""
     for where, query in _well_formed(rows, query_from_row, "query", findings):
-        unknown = [tool for tool in query.tools if tool not in known]
+        unknown = [tool for one in query.valid_sets for tool in one if tool not in known]
         if query.split not in SPLITS:
             findings.fault("unknown split", where, f"{query.split!r} of {query.id!r} is none of {', '.join(SPLITS)}")
         elif not query.tools:
@@ -193,7 +193,14 @@ def checked_paraphrases(rows: Iterable[Row], evaluation: Mapping[str, Query], fi
         else:
             seen.add(identifier)
             original = evaluation[identifier]
-            yield Query(id=identifier, text=text, tools=original.tools, tier=original.tier, split="vague")
+            yield Query(
+                id=identifier,
+                text=text,
+                tools=original.tools,
+                tier=original.tier,
+                split="vague",
+                gold_sets=original.gold_sets,
+            )
 
 
 def _paraphrase_from(row: Mapping[str, Any]) -> tuple[str, str]:

@@ -7,7 +7,7 @@ moves up) and ``gold`` (the ids that are right; at least one), and is a fraction
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import compress, islice
 from typing import Any
 
 from cohyde.catalog import Query
@@ -113,16 +113,18 @@ class Summary:
         named = [(tier, means) for tier, means in self.tiers.items() if tier != ALL]
         named += [(ALL, self.all), (MEAN_OVER_TIERS, self.mean_over_tiers)]
         return [
-            {
-                "tier": tier,
-                "metric": name.partition("@")[0],
-                "k": int(name.partition("@")[2]),
-                "value": value,
-                "n": means.n,
-            }
+            {"tier": tier, "metric": metric, "k": k, "value": value, "n": means.n}
             for tier, means in named
             for name, value in means.values.items()
+            for metric, k in (metric_and_cutoff(name),)
         ]
+
+
+def metric_and_cutoff(name: str) -> tuple[str, int]:
+    """``("ndcg", 5)`` of ``"ndcg@5"``; ``("ndcg:equivalents", 5)`` of ``"ndcg@5:equivalents"``."""
+    metric, _, rest = name.partition("@")
+    k, colon, form = rest.partition(":")
+    return f"{metric}{colon}{form}", int(k)
 
 
 def score_query(ranked: Sequence[str], gold: Collection[str]) -> dict[str, float]:
@@ -159,15 +161,25 @@ def summarise(rows: Sequence[QueryScore]) -> Summary:
     for row in rows:
         if set(row.values) != set(names):
             raise ValueError(f"query {row.id!r} has other metrics than query {rows[0].id!r}")
-    tiers = {
-        tier: _means([row.values for row in rows if row.tier == tier], names, n=None)
-        for tier in sorted({row.tier for row in rows})
+    return summarise_columns([row.tier for row in rows], {name: [row.values[name] for row in rows] for name in names})
+
+
+def summarise_columns(tiers: Sequence[str], columns: Mapping[str, Sequence[float]]) -> Summary:
+    """:func:`summarise` of what stands in columns: the tier of each query, and each metric's value of each query.
+
+    Raises:
+        ValueError: no query.
+    """
+    if not len(tiers):
+        raise ValueError("there is no query to take a mean over")
+    by_tier = {
+        label: _means(
+            {name: list(compress(column, (tier == label for tier in tiers))) for name, column in columns.items()}
+        )
+        for label in sorted(set(tiers))
     }
-    return Summary(
-        tiers=tiers,
-        all=_means([row.values for row in rows], names, n=None),
-        mean_over_tiers=_means([means.values for means in tiers.values()], names, n=len(rows)),
-    )
+    over_tiers = _means({name: [means.values[name] for means in by_tier.values()] for name in columns})
+    return Summary(tiers=by_tier, all=_means(columns), mean_over_tiers=Means(n=len(tiers), values=over_tiers.values))
 
 
 def mean_or_zero(values: Sequence[float]) -> float:
@@ -175,7 +187,9 @@ def mean_or_zero(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
-def _means(rows: Sequence[Mapping[str, float]], names: Sequence[str], n: int | None) -> Means:
+def _means(columns: Mapping[str, Sequence[float]]) -> Means:
     """``fsum`` rounds once, so that a mean does not depend on the order of the queries."""
-    values = {name: math.fsum(row[name] for row in rows) / len(rows) for name in names}
-    return Means(n=len(rows) if n is None else n, values=values)
+    return Means(
+        n=max(len(column) for column in columns.values()),
+        values={name: math.fsum(column) / len(column) for name, column in columns.items()},
+    )

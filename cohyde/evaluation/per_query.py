@@ -16,6 +16,7 @@ import numpy.typing as npt
 from cohyde.catalog import Query
 from cohyde.errors import UserError
 from cohyde.evaluation.lists import Lists
+from cohyde.evaluation.scoring import score_equivalents, score_lists
 from cohyde.io import check_readable, write_bytes
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 TEXTS = ("id", "text", "split", "tier", "search")
 CATALOGUE = "cohyde.catalogue"
 """Key of the file's metadata under which the catalogue's checksum stands."""
+EQUIVALENTS = ":equivalents"
+"""What ends the names of metrics that take the best of several valid gold sets."""
 LARGEST_DICTIONARY = 1 << 26
 """Bytes: the ids of a catalogue of a million tools still are written once, and not again in every ranking."""
 
@@ -86,7 +89,7 @@ class PerQuery:
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """One row: what a query was answered with under one search mode, and what that scores."""
+    """One row to be: what a query was answered with under one search mode."""
 
     query: Query
     split: str
@@ -94,32 +97,48 @@ class Found:
     in_sample: bool
     ranking: Sequence[tuple[str, float]]
     """Tool ids with their scores, best first."""
-    values: Mapping[str, float]
 
 
 def per_query_of(found: Sequence[Found], catalogue: str) -> PerQuery:
-    """The columns of these rows, which all have the same metrics.
+    """The columns of these rows, scored by every metric at every cutoff.
+
+    Where a query has several valid gold sets, every metric is there a second time, as the maximum over the sets
+    (``ndcg@5:equivalents``; ToolEq).
 
     Raises:
-        ValueError: a score that is no number; names the query.
+        ValueError: a score that is no number, or a query without gold; names the query.
     """
     for row in found:
-        _check_scores(row)
+        _check_row(row)
     texts = {"id": [row.query.id for row in found], "text": [row.query.text for row in found]}
     texts |= {name: [getattr(row, name) for row in found] for name in ("split", "search")}
+    gold = Lists.of(row.query.tools for row in found)
+    ranked = Lists.of([tool for tool, _ in row.ranking] for row in found)
     return PerQuery(
         catalogue=catalogue,
         **{name: np.array(column, dtype=object) for name, column in texts.items()},
         tier=np.array([row.query.tier for row in found], dtype=object),
         in_sample=np.array([row.in_sample for row in found], dtype=bool),
-        gold=Lists.of(row.query.tools for row in found),
-        ranked=Lists.of([tool for tool, _ in row.ranking] for row in found),
+        gold=gold,
+        ranked=ranked,
         scores=np.array([score for row in found for _, score in row.ranking], dtype=np.float32),
-        values={name: np.array([row.values[name] for row in found]) for name in (found[0].values if found else ())},
+        values=score_lists(ranked, gold) | _equivalents(found, ranked),
     )
 
 
-def _check_scores(row: Found) -> None:
+def _equivalents(found: Sequence[Found], ranked: Lists) -> dict[str, npt.NDArray[np.float64]]:
+    """The scores over all valid gold sets; none where every query has one set alone."""
+    sets = [row.query.valid_sets for row in found]
+    if all(len(valid) == 1 for valid in sets):
+        return {}
+    owner = np.repeat(np.arange(len(sets)), [len(valid) for valid in sets])
+    scores = score_equivalents(ranked, Lists.of(one for valid in sets for one in valid), owner)
+    return {f"{name}{EQUIVALENTS}": column for name, column in scores.items()}
+
+
+def _check_row(row: Found) -> None:
+    if not row.query.tools:
+        raise ValueError(f"query {row.query.id!r} ({row.split}) has no gold tools: it cannot be scored")
     for rank, (tool, score) in enumerate(row.ranking, start=1):
         if math.isnan(score):
             raise ValueError(

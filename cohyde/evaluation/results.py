@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from cohyde.catalog import Query
-from cohyde.evaluation.metrics import QueryScore, score_query, summarise
+from cohyde.evaluation.metrics import summarise_columns
+from cohyde.evaluation.per_query import PerQuery
 
 Ranking = Sequence[tuple[str, float]]
 """Tool ids with their scores, best first."""
@@ -40,19 +40,27 @@ def row_from(data: Mapping[str, Any]) -> MetricRow:
     return MetricRow(**data)
 
 
-def score_queries(queries: Sequence[Query], rankings: Sequence[Ranking]) -> list[QueryScore]:
-    """Score each query's ranking by every metric at every cutoff."""
-    return [
-        QueryScore(id=query.id, tier=query.tier, values=score_query([tool for tool, _ in ranking], query.tools))
-        for query, ranking in zip(queries, rankings, strict=True)
-    ]
+def metric_rows(found: PerQuery) -> list[MetricRow]:
+    """The means of each split and search mode, in the order in which they come: by tier, over all queries, over tiers.
+
+    They are over the sample that all rounds share, and over every query where more than that was scored.
+    """
+    labels = dict.fromkeys(zip(found.search, found.split, strict=True))
+    rows = []
+    for search, split in labels:
+        scored = found.select(split=split, search=search)
+        sampled = scored.select(in_sample=True)
+        rows += _means(sampled, split=split, search=search, scope=SAMPLE)
+        if len(scored) > len(sampled):
+            rows += _means(scored, split=split, search=search, scope=EVERY_QUERY)
+    return rows
 
 
-def metric_rows(scores: Sequence[QueryScore], *, split: str, search: str, scope: str) -> list[MetricRow]:
-    """Means by tier, over all queries, and over tiers; none for no scores."""
-    if not scores:
+def _means(found: PerQuery, *, split: str, search: str, scope: str) -> list[MetricRow]:
+    if not len(found):
         return []
-    return [MetricRow(split=split, search=search, scope=scope, **row) for row in summarise(scores).rows()]
+    summary = summarise_columns(found.tier.tolist(), {name: column.tolist() for name, column in found.values.items()})
+    return [MetricRow(split=split, search=search, scope=scope, **row) for row in summary.rows()]
 
 
 def value_of(

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cohyde.catalog import Dataset, Query, Tool, render, tool_to_row
+from cohyde.catalog import Dataset, Query, Tool, extras_of, render, tool_to_row
 from cohyde.data.dataset import CARD, VAGUE
 from cohyde.data.importers.beir import COLUMNS, CORPUS, EXPORTED, QUERIES
 from cohyde.errors import UserError
@@ -56,7 +56,7 @@ def _document(tool: Tool) -> dict[str, Any]:
 
 
 def _query(query: Query) -> dict[str, Any]:
-    kept = {"tier": query.tier} | ({"instruction": query.instruction} if query.instruction else {})
+    kept = {"tier": query.tier} | extras_of(query)
     return {"_id": query.id, "text": query.text, "metadata": {EXPORTED: kept}}
 
 

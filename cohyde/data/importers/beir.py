@@ -19,7 +19,7 @@ CORPUS, QUERIES, QRELS = "corpus.jsonl", "queries.jsonl", "qrels/*.tsv"
 COLUMNS = ("query-id", "corpus-id", "score")
 EXPORTED = "cohyde"
 """The key of ``metadata`` under which an export keeps the fields of a record that BEIR has no place for."""
-KEPT = ("tier", "instruction")
+KEPT = ("tier", "instruction", "gold_sets")
 """Those of a query."""
 
 
