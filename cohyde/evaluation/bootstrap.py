@@ -1,7 +1,7 @@
-"""Paired bootstrap intervals of a mean difference between two states, over seeds, and over seeds and queries.
+"""Paired bootstrap of means and of differences between two states: over queries, over seeds, over seeds and queries.
 
 Resampled are seeds and queries, never single measurements: a query is drawn with what both states made of it under
-every seed that was drawn, so whatever makes it hard for all of them cancels.
+every seed that was drawn, so whatever makes it hard for all of them cancels. And Holm's correction over a family.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,12 @@ COVERAGE = 0.95
 SEED = 0
 """Of the resampling: equal differences give equal intervals, on every machine."""
 BLOCK = 1_000
-"""Resamples at once; bounds memory (8 MB a thousand queries)."""
+"""Resamples at once at most."""
+DRAWN_AT_ONCE = 4_000_000
+"""Queries drawn at once at most, over all resamples of a block; bounds memory (three arrays of 32 MB)."""
+
+ROUNDING = 1e-12
+"""What is no further from 0 is 0: gains and losses that cancel come to that in another order of the sum."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,91 @@ def over_seeds_and_queries(differences: Sequence[Sequence[float]]) -> Interval:
         for start in range(0, RESAMPLES, BLOCK)
     ]
     return _interval(np.concatenate(means))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A mean over ``n`` queries, and what other queries of the same kind might have made of it."""
+
+    mean: float
+    n: int
+    interval: Interval | None
+    """None for one query, which says nothing of others."""
+    flips: float | None
+    """Share of the resamples whose mean has not the sign of ``mean``: is on the other side of 0, or 0 itself."""
+
+    @property
+    def p(self) -> float | None:
+        """Two-sided: how often resamples flip the sign, twice; never 0, of which no number of resamples can tell.
+
+        The resample that was observed counts as one that flips (Davison & Hinkley 1997, section 4.2).
+        """
+        if self.flips is None:
+            return None
+        return min(1.0, 2 * (round(self.flips * RESAMPLES) + 1) / (RESAMPLES + 1))
+
+
+def over_queries(values: npt.ArrayLike) -> list[Estimate]:
+    """Estimates of the means of c columns over n queries; the columns are resampled together.
+
+    Args:
+        values: (n, c), such as what one system scored, what another did, and the difference.
+
+    Raises:
+        ValueError: no query, no column, or a value that is not finite.
+    """
+    array = _checked(np.asarray(values, dtype=float))
+    return _estimates(array.mean(axis=0), len(array), _resampled_means(array) if len(array) > 1 else None)
+
+
+def over_tiers(values: npt.ArrayLike, tiers: Sequence[str]) -> list[Estimate]:
+    """The same for the unweighted mean of the tiers' means: stratified, each tier's queries drawn among themselves.
+
+    A tier of one query is what it is in every resample.
+
+    Args:
+        values: (n, c).
+        tiers: n labels.
+
+    Raises:
+        ValueError: as :func:`over_queries`, or another number of labels.
+    """
+    array, labels = _checked(np.asarray(values, dtype=float)), np.asarray(tiers, dtype=object)
+    if len(labels) != len(array):
+        raise ValueError(f"{len(array)} queries but {len(labels)} tiers")
+    parts = [array[labels == label] for label in sorted(set(tiers))]
+    observed = np.mean([part.mean(axis=0) for part in parts], axis=0)
+    if len(array) == 1:
+        return _estimates(observed, 1, None)
+    resampled = np.mean([_resampled_means(part, seed) for seed, part in enumerate(parts)], axis=0)
+    return _estimates(observed, len(array), resampled)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Adjusted for a family of comparisons (Holm 1979): what is below α has a family-wise error of α at most."""
+    adjusted, floor = [0.0] * len(p_values), 0.0
+    for rank, position in enumerate(sorted(range(len(p_values)), key=lambda one: p_values[one])):
+        floor = max(floor, min(1.0, (len(p_values) - rank) * p_values[position]))
+        adjusted[position] = floor
+    return adjusted
+
+
+def _resampled_means(values: npt.NDArray[Any], seed: int = SEED) -> npt.NDArray[Any]:
+    """(n, c) to (resamples, c): the means of each resample of the rows."""
+    random, block = np.random.default_rng(seed), max(1, min(BLOCK, DRAWN_AT_ONCE // len(values)))
+    sizes = [min(block, RESAMPLES - start) for start in range(0, RESAMPLES, block)]
+    return np.concatenate([_weights(random, size, len(values)) @ values for size in sizes])
+
+
+def _estimates(means: npt.NDArray[Any], n: int, resampled: npt.NDArray[Any] | None) -> list[Estimate]:
+    if resampled is None:
+        return [Estimate(mean=float(mean), n=n, interval=None, flips=None) for mean in means]
+    signs = np.sign(means) * (np.abs(means) > ROUNDING)
+    flips = (resampled * signs <= ROUNDING).mean(axis=0)
+    return [
+        Estimate(mean=float(mean), n=n, interval=_interval(column), flips=float(flip))
+        for mean, column, flip in zip(means, resampled.T, flips, strict=True)
+    ]
 
 
 def _checked(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
