@@ -389,6 +389,8 @@ class BaselinesConfig:
     refine: RefineConfig = section(RefineConfig)
     aligned_rounds: int = setting(1, ge=1)
     """Rounds of sampling, scoring and DPO of the rewriter whose encoder stays frozen (one, as in RaFe)."""
+    rewrite_tools: int = setting(5, ge=1, le=50)
+    """Names of tools that the prompt ``rewrite`` is given with a request: those that θ1 finds first (ours)."""
     fusion: str = setting("rrf")
     """Strategy: how two rankings become one: ``rrf`` or ``score_sum``."""
     fusion_constant: float = setting(60.0, gt=0)

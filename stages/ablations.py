@@ -6,20 +6,26 @@ main run's fingerprints, and is not computed again.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import yaml
 
-from cohyde.config import Config
+from cohyde.config import Config, RewriterConfig
 from cohyde.dag.spec import StageSpec
 from cohyde.errors import UserError
 from cohyde.resources import resource_folder
 from stages.baselines import Baselines
-from stages.pipeline import Surroundings, pipeline
+from stages.pipeline import Graph, Surroundings, check_strategies, pipeline
+from stages.relevant_tools import STAGE as RELEVANT_TOOLS
+from stages.relevant_tools import RelevantToolsConfig
 
 FOLDER = "ablations"
 KEYS = {"title", "about", "settings", "presets"}
+REWRITE = "rewrite"
+"""The prompt by which a rewriter restates the request, given names of relevant tools."""
+TOOLS = "tools"
+"""The stage that finds those names."""
 MEASURED = "A."
 """What the id of a stage begins with that an ablation is measured by, where that is not its last round."""
 
@@ -121,3 +127,44 @@ def untrained_rewriter(config: Config, found: Surroundings | None = None) -> lis
         graph.described(),
         graph.search("A.untrained-rewriter", "B.hyde.texts", encoder=graph.last_encoder),
     ]
+
+
+def query_rewrite(config: Config, found: Surroundings | None = None) -> list[StageSpec]:
+    """The rewriter restates the request, given names of tools, in place of describing what would fulfil it."""
+    found = found or Surroundings()
+    check_strategies(config, found)
+    graph = QueryRewrite(config, found)
+    return [*graph.stages(), graph.relevant_tools()]
+
+
+@dataclass(frozen=True)
+class QueryRewrite(Graph):
+    """As :class:`stages.pipeline.Graph`; the warm-ups are the main run's."""
+
+    def relevant_tools(self) -> StageSpec:
+        """What θ1 finds for each request, by name."""
+        settings = RelevantToolsConfig(
+            encoder=self.config.encoder.embedding(), tools=self.config.baselines.rewrite_tools
+        )
+        return RELEVANT_TOOLS.spec(TOOLS, settings, {"data": "data", "encoder": "S1a"}, self.config.resources)
+
+    def describe(self, number: int) -> StageSpec:
+        """S2.r, told the names."""
+        return _told(super().describe(number))
+
+    def candidates(self, number: int) -> StageSpec:
+        """S4s.r, told the names."""
+        return _told(super().candidates(number))
+
+    def evaluate(self, number: int) -> StageSpec:
+        """E.r, told the names."""
+        return _told(super().evaluate(number))
+
+    @property
+    def _asked(self) -> RewriterConfig:
+        """The preset's examples show catalogue lines, which is what a restated request is not."""
+        return replace(self.config.rewriter, prompt=REWRITE, few_shot=0)
+
+
+def _told(spec: StageSpec) -> StageSpec:
+    return replace(spec, inputs={**spec.inputs, "tools": TOOLS})

@@ -13,6 +13,7 @@ from cohyde.rewriter.describe import describe, or_query
 from cohyde.rewriter.examples import few_shot_examples, without_examples
 from stages.declaration import Stage
 from stages.folders import DESCRIPTIONS, REWRITER_FOLDER
+from stages.relevant_tools import fields_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,14 @@ def run(inputs: Mapping[str, Path], config: DescribeConfig, out_dir: Path, progr
     queries = sample_queries(without_examples(dataset.train, examples), config.queries, config.seed)
     queries += sample_queries(dataset.dev, config.dev_queries, config.example_seed)
     described, metrics = describe(
-        inputs["rewriter"] / REWRITER_FOLDER, queries, examples, config.rewriter, config.sampling, config.seed, progress
+        inputs["rewriter"] / REWRITER_FOLDER,
+        queries,
+        examples,
+        config.rewriter,
+        config.sampling,
+        config.seed,
+        progress,
+        fields_of(inputs),
     )
     write_jsonl(
         out_dir / DESCRIPTIONS,
@@ -62,6 +70,7 @@ STAGE = Stage(
     entry="stages.describe:run",
     version="4",
     needs=("data", "rewriter"),
+    optional=("tools",),
     reserves="generation",
     spreads=True,
 )

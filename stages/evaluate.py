@@ -12,6 +12,7 @@ from cohyde.io import write_jsonl
 from cohyde.progress import Progress
 from stages.declaration import Stage
 from stages.folders import DESCRIPTIONS, ENCODER_FOLDER, INDEX_FOLDER, REWRITER_FOLDER
+from stages.relevant_tools import fields_of
 from stages.scoring import by_split, headline, splits_to_score, write_results
 
 
@@ -66,6 +67,7 @@ def run(inputs: Mapping[str, Path], config: EvaluateConfig, out_dir: Path, progr
         config.describe,
         config.seed,
         progress,
+        fields_of(inputs),
     )
     texts = [or_query(item.texts[0], query) for item, query in zip(described, queries, strict=True)]
     retriever = DenseRetriever.build(inputs["encoder"] / ENCODER_FOLDER, dataset.tools, config.encoder)
@@ -106,6 +108,7 @@ EVALUATE = Stage(
     entry="stages.evaluate:run",
     version="5",
     needs=("data", "encoder", "rewriter"),
+    optional=("tools",),
     reserves="generation",
     spreads=True,
 )

@@ -66,21 +66,7 @@ def pipeline(config: Config, found: Surroundings | None = None) -> list[StageSpe
     """
     found = found or Surroundings()
     check_strategies(config, found)
-    graph = Graph(config, found)
-    specs = [graph.data(), graph.untrained(), graph.encoder_warm_up(), graph.rewriter_warm_up()]
-    if config.instruction.enabled:
-        specs.append(graph.instruction())
-    specs.append(graph.evaluate(0))
-    for number in range(1, config.rounds + 1):
-        specs += [
-            graph.describe(number),
-            graph.encoder_retrain(number),
-            graph.candidates(number),
-            graph.pairs(number),
-            graph.alignment(number),
-            graph.evaluate(number),
-        ]
-    return [*specs, graph.report()]
+    return Graph(config, found).stages()
 
 
 def check_strategies(config: Config, found: Surroundings) -> None:
@@ -122,6 +108,23 @@ class Graph:
 
     config: Config
     found: Surroundings
+
+    def stages(self) -> list[StageSpec]:
+        """All of them, in an order in which they may be executed."""
+        specs = [self.data(), self.untrained(), self.encoder_warm_up(), self.rewriter_warm_up()]
+        if self.config.instruction.enabled:
+            specs.append(self.instruction())
+        specs.append(self.evaluate(0))
+        for number in range(1, self.config.rounds + 1):
+            specs += [
+                self.describe(number),
+                self.encoder_retrain(number),
+                self.candidates(number),
+                self.pairs(number),
+                self.alignment(number),
+                self.evaluate(number),
+            ]
+        return [*specs, self.report()]
 
     # ---------------------------------------------------------------------------------------------- warm-up
 
@@ -195,7 +198,7 @@ class Graph:
     def describe(self, number: int) -> StageSpec:
         """S2.r: descriptions by ψr."""
         config = DescribeConfig(
-            rewriter=self.config.rewriter,
+            rewriter=self._asked,
             sampling=self.config.describe,
             queries=self.config.retrain.queries,
             dev_queries=self.config.evaluation.dev_sample,
@@ -203,7 +206,9 @@ class Graph:
             seed=self._seed_if(f"S2.{number}", self.config.retrain.queries, self.config.describe.temperature),
         )
         inputs = {"data": "data", "rewriter": self._rewriter(number)}
-        return DESCRIBE.spec(f"S2.{number}", config, inputs, self.config.resources, prompts=self._prompt)
+        return DESCRIBE.spec(
+            f"S2.{number}", config, inputs, self.config.resources, prompts=self._hash_of(self._asked.prompt)
+        )
 
     def encoder_retrain(self, number: int) -> StageSpec:
         """S3.r: θr → θr+1 on the descriptions of S2.r."""
@@ -220,7 +225,7 @@ class Graph:
 
     def candidates(self, number: int) -> StageSpec:
         """S4s.r: N candidates by ψr; beside S3.r."""
-        return self._samples(f"S4s.{number}", self._rewriter(number), self.config.rewriter)
+        return self._samples(f"S4s.{number}", self._rewriter(number), self._asked)
 
     def pairs(self, number: int) -> StageSpec:
         """S4p.r: candidates scored under θr+1."""
@@ -234,7 +239,7 @@ class Graph:
         """E.r: the state after round r; E.0 is the state after warm-up."""
         full = self._full_at_end and number == self.config.rounds
         state = self._encoder(number + 1), self._rewriter(number + 1)
-        return self._evaluation(f"E.{number}", *state, self.config.rewriter, full)
+        return self._evaluation(f"E.{number}", *state, self._asked, full)
 
     def report(self) -> StageSpec:
         """The tables over all rounds."""
@@ -244,6 +249,11 @@ class Graph:
         return replace(REPORT, needs=tuple(inputs)).spec("report", config, inputs, self.config.resources)
 
     # ------------------------------------------------------------------- what baselines wire in other ways, too
+
+    @property
+    def _asked(self) -> RewriterConfig:
+        """How the rewriter is asked in the rounds."""
+        return self.config.rewriter
 
     def _samples(self, stage_id: str, rewriter: str, asked: RewriterConfig) -> StageSpec:
         config = GenerationConfig(

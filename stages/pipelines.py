@@ -5,13 +5,14 @@ from collections.abc import Callable, Mapping
 from cohyde.config import Config
 from cohyde.dag.spec import StageSpec
 from cohyde.errors import UserError
-from stages.ablations import untrained_encoder, untrained_rewriter
+from stages.ablations import query_rewrite, untrained_encoder, untrained_rewriter
 from stages.baselines import baselines
 from stages.pipeline import Surroundings, pipeline
 
 PIPELINES: Mapping[str, Callable[[Config, Surroundings], list[StageSpec]]] = {
     "cohyde": pipeline,
     "baselines": baselines,
+    "query-rewrite": query_rewrite,
     "untrained-encoder": untrained_encoder,
     "untrained-rewriter": untrained_rewriter,
 }

@@ -12,6 +12,7 @@ from cohyde.rewriter.examples import few_shot_examples, without_examples
 from stages.declaration import Stage
 from stages.describe import GenerationConfig
 from stages.folders import CANDIDATES, REWRITER_FOLDER
+from stages.relevant_tools import fields_of
 
 
 def run(inputs: Mapping[str, Path], config: GenerationConfig, out_dir: Path, progress: Progress) -> dict[str, float]:
@@ -20,7 +21,14 @@ def run(inputs: Mapping[str, Path], config: GenerationConfig, out_dir: Path, pro
     examples = few_shot_examples(dataset, config.rewriter.few_shot, config.example_seed)
     queries = sample_queries(without_examples(dataset.train, examples), config.queries, config.seed)
     described, metrics = describe(
-        inputs["rewriter"] / REWRITER_FOLDER, queries, examples, config.rewriter, config.sampling, config.seed, progress
+        inputs["rewriter"] / REWRITER_FOLDER,
+        queries,
+        examples,
+        config.rewriter,
+        config.sampling,
+        config.seed,
+        progress,
+        fields_of(inputs),
     )
     write_jsonl(out_dir / CANDIDATES, map(described_to_row, described))
     if metrics["distinct_share"] < 0.5:
@@ -33,6 +41,7 @@ STAGE = Stage(
     entry="stages.sample_candidates:run",
     version="3",
     needs=("data", "rewriter"),
+    optional=("tools",),
     reserves="generation",
     spreads=True,
 )

@@ -72,6 +72,15 @@ def test_a_change_of_what_the_encoder_is_trained_on_shares_all_before_it() -> No
         assert own_stages(key) == first | later | {"E.3"}
 
 
+def test_a_rewriter_that_restates_is_told_names_wherever_it_writes() -> None:
+    specs = {spec.id: spec for spec in specs_of(under("query-rewrite", "tiny", "rounds=2"), FOUND)}
+    told = {stage for stage, spec in specs.items() if "tools" in spec.inputs}
+    assert told == {"E.0", "S2.1", "S4s.1", "E.1", "S2.2", "S4s.2", "E.2"}
+    assert all(list(specs[stage].prompts) == ["rewrite"] and specs[stage].inputs["tools"] == "tools" for stage in told)
+    assert {"S1a", "S1b", "data", "E.untrained"}.isdisjoint(own_stages("query-rewrite"))
+    assert "tools" in own_stages("query-rewrite")
+
+
 def test_what_is_searched_with_costs_nothing() -> None:
     assert own_stages("search-concatenated") == set()
     assert under("search-concatenated").search.mode == "concatenated"

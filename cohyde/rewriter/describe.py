@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -44,15 +44,17 @@ def describe(
     sampling: SamplingConfig,
     seed: int,
     progress: Progress,
+    fields: Mapping[str, Mapping[str, str]] | None = None,
 ) -> tuple[list[Described], dict[str, float]]:
     """Let the rewriter at ``model`` describe every query; the result is in the order of ``queries``.
 
     It works in shards: what an earlier attempt has finished, below ``progress.checkpoints``, is not written again.
+    ``fields`` are what the prompt has to be told beside the query, by the query's text.
 
     Returns:
         The completions, and counts and shares that tell whether the rewriter is healthy (TRAPS 10, 12, 13, 38).
     """
-    requests, cut = _requests(load_tokenizer(model), queries, examples, rewriter, seed)
+    requests, cut = _requests(load_tokenizer(model), queries, examples, rewriter, seed, fields or {})
     completions = _completions(model, requests, rewriter, sampling, progress)
     described = [_described(request, completion) for request, completion in zip(requests, completions, strict=True)]
     return described, _health(described, cut)
@@ -107,20 +109,24 @@ def describe_with(
     progress: Progress,
 ) -> tuple[list[Described], dict[str, float]]:
     """As :func:`describe`, with a generator that is open already, and in one go."""
-    requests, cut = _requests(generator.tokenizer, queries, examples, rewriter, seed)
+    requests, cut = _requests(generator.tokenizer, queries, examples, rewriter, seed, {})
     completions = generator.generate(requests, sampling, progress)
     described = [_described(request, completion) for request, completion in zip(requests, completions, strict=True)]
     return described, _health(described, cut)
 
 
 def _requests(
-    tokenizer: Any, queries: Sequence[Query], examples: Sequence[Example], rewriter: RewriterConfig, seed: int
+    tokenizer: Any,
+    queries: Sequence[Query],
+    examples: Sequence[Example],
+    rewriter: RewriterConfig,
+    seed: int,
+    fields: Mapping[str, Mapping[str, str]],
 ) -> tuple[list[Request], int]:
     """What the rewriter is asked, and how many of the prompts were cut."""
     prompt = load_prompt(rewriter.prompt)
-    fitted = [
-        fit_prompt(tokenizer, prompt, {"query": query.text}, examples, rewriter.max_prompt_tokens) for query in queries
-    ]
+    told = [{"query": query.text, **fields.get(query.text, {})} for query in queries]
+    fitted = [fit_prompt(tokenizer, prompt, own, examples, rewriter.max_prompt_tokens) for own in told]
     requests = [
         Request(id=query.id, prompt=text, seed=request_seed(seed, "describe", query.id))
         for query, (text, _) in zip(queries, fitted, strict=True)
