@@ -7,6 +7,7 @@ from statistics import NormalDist, pstdev
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from cohyde.evaluation import bootstrap
 from cohyde.evaluation.bootstrap import (
@@ -122,13 +123,12 @@ def test_queries_are_drawn_as_counted_out_in_full() -> None:
 
 
 def test_intervals_are_those_of_scipy() -> None:
-    scipy_stats = pytest.importorskip("scipy.stats")
     random = np.random.default_rng(6)
     before = random.choice([0.0, 0.5, 1.0], size=300)
     after = np.clip(before + random.choice([-0.5, 0.0, 0.0, 0.5, 0.5], size=300), 0, 1)
     [of_before, _, difference] = over_queries(np.stack([before, after, after - before], axis=1))
     for found, values in ((of_before, before), (difference, after - before)):
-        theirs = scipy_stats.bootstrap(
+        theirs = stats.bootstrap(
             (values,), np.mean, n_resamples=RESAMPLES, method="percentile", rng=np.random.default_rng(7)
         ).confidence_interval
         error = theirs.high - theirs.low  # of a quantile of 10,000 resamples: some hundredths of the width

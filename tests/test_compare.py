@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import pytrec_eval
 from command_line import Call, caller
 from rich.console import Console
 from test_dag_store import manifest
@@ -235,7 +236,6 @@ def test_what_cannot_be_compared_is_answered_with_what_can(
 
 
 def test_trec_files_say_to_pytrec_eval_what_we_measured(job: Job, call: Call, tmp_path: Path) -> None:
-    pytrec_eval = pytest.importorskip("pytrec_eval")
     status, output, _ = call("eval", "trec", "try/E.0", "--to", str(tmp_path / "trec"), "--store", job.store.location)
     names = {Path(line).name for line in output.split()}
     assert status == 0 and names == {"standard.qrels", "standard.query.run", "standard.description.run"}

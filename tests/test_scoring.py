@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+import pytrec_eval
 
 from cohyde.evaluation import scoring
 from cohyde.evaluation.lists import Lists
@@ -110,7 +111,6 @@ def distinct(ranking: Sequence[str]) -> list[str]:
 
 def test_scores_equal_those_of_pytrec_eval() -> None:
     """Where it defines them: COMP it has not, and a ranking is a mapping there, so repeated ids cannot be given."""
-    pytrec_eval = pytest.importorskip("pytrec_eval")
     pairs = [(distinct(ranking), gold) for ranking, gold in [*cases(seed=3, count=500), *ADVERSARIAL]]
     theirs = {"hit": "success", "recall": "recall", "ndcg": "ndcg_cut"}
     qrels = {f"q{row}": dict.fromkeys(gold, 1) for row, (_, gold) in enumerate(pairs)}
