@@ -62,10 +62,6 @@ def gc(
     from cohyde.terminal_store import print_garbage
 
     at = _there(open_store(store))
-    if at.location != str(at.root):
-        raise UserError(
-            f"{at.location}: gc tidies folders, not object stores", "remove what lies there with its own tools"
-        )
     with Work("looking") as work:
         found = find(at, work)
     with Work("removing") as work:
@@ -73,7 +69,7 @@ def gc(
     if as_json:
         garbage = [item.to_json() for item in found.garbage]
         kept = {node: str(holder) for node, holder in found.busy.items()}
-        removed = [str(item.path) for item in gone]
+        removed = [item.shown for item in gone]
         print_json({"store": at.location, "bytes": found.bytes, "garbage": garbage, "busy": kept, "removed": removed})
     else:
         print_garbage(found, gone if yes else None, store_option(at.location))

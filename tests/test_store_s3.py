@@ -478,11 +478,47 @@ def test_a_store_of_a_later_version_is_refused(machine: Callable[[str], RemoteSt
     assert "update cohyde" in refused(cohyde("status", "--store", store.location))
 
 
-def test_gc_is_refused_and_an_empty_store_is_none(machine: Callable[[str], RemoteStore], cohyde: Call) -> None:
+def test_an_empty_store_is_none(machine: Callable[[str], RemoteStore], cohyde: Call) -> None:
     store = machine("one")
-    assert "there is no store here" in refused(cohyde("verify", "--store", store.location))
-    store.prepare()
-    assert "gc tidies folders" in refused(cohyde("gc", "--store", store.location))
+    for command in ("verify", "gc"):
+        assert "there is no store here" in refused(cohyde(command, "--store", store.location))
+
+
+def test_gc_removes_what_no_run_names_and_uploads_that_were_never_finished(
+    machine: Callable[[str], RemoteStore], cohyde: Call
+) -> None:
+    store, common = machine("one"), {"entry": "trivial_stages.basic:number", "version": "1"}
+    plan = make_plan([StageSpec(id=id_, **common) for id_ in "bcd"])
+    nodes = {node.id: node for node in plan.nodes.values()}
+    finish(store, {"number": "12345"})  # of a stage that no run names
+    save_run(store, RunRecord(name="r", config={}, plan=plan))
+    for node in nodes.values():
+        store.bucket.write(f"{node.name}/number", b"123")  # an upload that has not come to its manifest
+    leases = {id_: store.lease(nodes[id_].id, nodes[id_].fingerprint) for id_ in "cd"}
+    held = take(leases["c"], 0, "r", "attempt")  # its process is this one
+    released = take(leases["d"], 0, "r", "attempt")
+    assert held is not None and released is not None
+    released.release()
+    before = objects(store)
+
+    code, output, _ = cohyde("gc", "--store", store.location, "--json")
+    found = json.loads(output)
+    assert code == 0 and objects(store) == before and found["removed"] == []
+    sizes = {(one["kind"], one["path"].removeprefix(f"{store.location}/")): one["bytes"] for one in found["garbage"]}
+    manifest = len(store.bucket.read(f"{name_of(store)}/{FILE_NAME}"))
+    lease = f"leases/{nodes['d'].name}"
+    assert sizes == {
+        ("artifact", name_of(store)): 5 + manifest,
+        ("partial", nodes["b"].name): 3,
+        ("partial", nodes["d"].name): 3,
+        ("leases", lease): len(store.bucket.read(f"{lease}/1.json")),
+    }
+    assert list(found["busy"]) == [nodes["c"].name]
+
+    assert cohyde("gc", "--store", store.location, "--yes")[0] == 0
+    left = [key for key in before if key.startswith((f"{nodes['c'].name}/", f"leases/{nodes['c'].name}/", "runs/"))]
+    assert objects(store) == sorted([*left, "store.json"]) and held.is_held()
+    assert not store.exists(*KEY) and not (store.root / name_of(store)).exists()
 
 
 def test_the_command_line_plans_and_verifies_there(machine: Callable[[str], RemoteStore], cohyde: Call) -> None:

@@ -220,6 +220,13 @@ def test_a_damaged_record_is_told(tmp_path: Path, text: str, reason: str) -> Non
     assert reason in refused.value.message
 
 
+def test_a_record_of_a_later_version_is_told_as_a_run_s_is(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    save_sweep(store, record()).write_text("format: 9")
+    with pytest.raises(UserError, match=r"x\.yaml: format 9; this version of cohyde reads format 1\n.*update cohyde"):
+        load_sweep(store, "x")
+
+
 def test_a_sweep_that_is_not_there(tmp_path: Path) -> None:
     store = Store(tmp_path)
     with pytest.raises(UserError, match="no sweep is called 'y'") as refused:

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from cohyde.dag.leases import DEAD_SECONDS, Holder, Watch, forget, take
-from cohyde.dag.manifest import FILE_NAME
 from cohyde.dag.runs import load_runs
-from cohyde.dag.store import CHECKPOINTS, Store
+from cohyde.dag.store import CHECKPOINTS, Store, size_of
 from cohyde.errors import UserError
 from cohyde.progress import Progress, Silent
 
@@ -31,6 +30,8 @@ KINDS = {
     "trash": "what is removed already, but for its files",
 }
 """What is tidied away, in the order in which it is shown."""
+SHARED = ("artifact", "partial", "logs", "leases")
+"""Kinds that all machines see; the others are on this machine's disk, also where the store is in a bucket."""
 POLL_SECONDS = 1.0
 TIDYING = "gc"
 """What a lease says that is held to remove something."""
@@ -43,13 +44,16 @@ class Garbage:
     kind: str
     """A key of :data:`KINDS`."""
     path: Path
+    """In the store's folder; of a store in a bucket, where its mirror has it or would have it."""
+    shown: str
+    """What people and programs are told: the path, or the URL."""
     node: str
     """Name of the artifact that it belongs to; empty for trash."""
     bytes: int
 
     def to_json(self) -> dict[str, Any]:
         """As in the output of ``--json``."""
-        return {"kind": self.kind, "path": str(self.path), "bytes": self.bytes}
+        return {"kind": self.kind, "path": self.shown, "bytes": self.bytes}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,11 +86,18 @@ def find(store: Store, progress: Progress | None = None) -> Finding:
     free, busy = _judge(store, {node for _, _, node in there if node}, progress or Silent())
     strangers = not named >= set(busy)
     garbage = [
-        Garbage(kind=kind, path=path, node=node, bytes=size_of(path))
+        _garbage(store, kind, path, node)
         for kind, path, node in there
         if node not in busy and not _is_needed(kind, path, strangers or node in named, store)
     ]
     return Finding(garbage=tuple(garbage), free=free, busy=busy, strangers=strangers)
+
+
+def _garbage(store: Store, kind: str, path: Path, node: str) -> Garbage:
+    shared = kind in SHARED
+    parts = path.relative_to(store.root).parts
+    shown, size = (store.shown(*parts), store.size_of(*parts)) if shared else (str(path), size_of(path))
+    return Garbage(kind=kind, path=path, shown=shown, node=node, bytes=size)
 
 
 def remove(store: Store, finding: Finding, progress: Progress | None = None) -> list[Garbage]:
@@ -121,7 +132,7 @@ class Named:
         Raises:
             UserError: a run's record cannot be read, so that what it names is not known.
         """
-        seen = {(path, path.stat().st_mtime_ns, path.stat().st_ino) for path in self._store.runs.glob("*/run.yaml")}
+        seen = self._store.place("runs").times("*/run.yaml")
         if seen != self._seen:
             records, faults = load_runs(self._store)
             if faults:
@@ -131,26 +142,18 @@ class Named:
         return self._names
 
 
-def size_of(path: Path) -> int:
-    """Bytes of a file, or of all files below a folder; what disappears meanwhile counts nothing."""
-    if not path.is_dir() or path.is_symlink():
-        with suppress(OSError):
-            return path.lstat().st_size
-        return 0
-    return sum(size_of(Path(here, name)) for here, _, names in os.walk(path) for name in names)
-
-
 def _leftovers(store: Store) -> Iterator[tuple[str, Path, str]]:
     """All that may be garbage, as ``(kind, path, artifact name)``."""
     for folder in store.folders():
-        yield "artifact" if (folder / FILE_NAME).exists() else "partial", folder, folder.name
+        yield "artifact" if store.has_manifest(folder.name) else "partial", folder, folder.name
     for node in _listed(store.scratch_root):
         for name in _listed(store.scratch_root / node):
             kind = "checkpoints" if name == CHECKPOINTS else "attempt"
             yield kind, store.scratch_root / node / name, node
-    for kind, place in (("logs", store.logs), ("leases", store.leases)):
-        for node in _listed(place):
-            yield kind, place / node, node
+    for kind, folder in (("logs", store.logs), ("leases", store.leases)):
+        for node in sorted(store.place(kind).names()):
+            if not node.startswith("."):
+                yield kind, folder / node, node
     for name in _listed(store.trash):
         yield "trash", store.trash / name, ""
 
@@ -166,13 +169,13 @@ def _listed(folder: Path) -> list[str]:
 def _is_needed(kind: str, path: Path, wanted: bool, store: Store) -> bool:
     """Whether to keep it, if nobody works on its stage. ``wanted``: a run names it, or may."""
     if kind == "checkpoints":
-        return wanted and not (store.root / path.parent.name / FILE_NAME).exists()
+        return wanted and not store.has_manifest(path.parent.name)
     return wanted and kind in ("artifact", "logs")
 
 
 def _judge(store: Store, nodes: Collection[str], progress: Progress) -> tuple[dict[str, int], dict[str, Holder]]:
     """Which stages somebody works on. A lease on this machine is judged at once; others, once their heartbeat moves."""
-    watches = {node: Watch(store.leases / node) for node in sorted(nodes)}
+    watches = {node: Watch(store.place("leases", node)) for node in sorted(nodes)}
     first = {node: holder for node, watch in watches.items() if (holder := watch.holder())}
     busy = {node: holder for node, holder in first.items() if holder.host == socket.gethostname()}
     unsure, start = set(first) - set(busy), time.monotonic()
@@ -190,19 +193,23 @@ def _judge(store: Store, nodes: Collection[str], progress: Progress) -> tuple[di
 
 def _remove_of(store: Store, node: str, items: list[Garbage], finding: Finding, named: Named) -> list[Garbage]:
     """Remove what is left of one stage, while its lease is ours."""
-    if take(store.leases / node, finding.free[node], TIDYING, "") is None:
+    if take(store.place("leases", node), finding.free[node], TIDYING, "") is None:
         return []
     try:
         wanted = finding.strangers or node in named.now()
         return [item for item in items if not _is_needed(item.kind, item.path, wanted, store) and _bury(store, item)]
     finally:
-        forget(store.leases / node)
+        forget(store.place("leases", node))
         with suppress(OSError):
             (store.scratch_root / node).rmdir()
 
 
 def _bury(store: Store, item: Garbage) -> bool:
-    return item.kind == "leases" or store.remove(item.path)
+    if item.kind == "leases":
+        return True
+    if item.kind in SHARED:
+        return store.clear(*item.path.relative_to(store.root).parts)
+    return store.remove(item.path)
 
 
 def _remove_trash(items: list[Garbage]) -> list[Garbage]:

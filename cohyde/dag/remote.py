@@ -253,12 +253,20 @@ class RemoteStore(Store):
 
     def discard(self, stage_id: str, fingerprint: str) -> bool:
         """Remove an artifact, its manifest first; says whether there was one."""
-        name = artifact_name(stage_id, fingerprint)
-        there = self.has_manifest(name)
-        self.bucket.remove([_manifest_key(name)])
-        self.place(name).clear()
-        super().discard(stage_id, fingerprint)
-        return there
+        return self.clear(artifact_name(stage_id, fingerprint))
+
+    def size_of(self, *parts: str) -> int:
+        """Bytes of the objects below."""
+        return sum(item.size for item in self.bucket.items(f"{'/'.join(parts)}/"))
+
+    def clear(self, *parts: str) -> bool:
+        """Remove the objects below, a manifest first, and what the mirror has of them."""
+        keys = [item.key for item in self.bucket.items(f"{'/'.join(parts)}/")]
+        manifest = _manifest_key("/".join(parts))
+        self.bucket.remove([key for key in keys if key == manifest])
+        self.bucket.remove([key for key in keys if key != manifest])
+        super().clear(*parts)
+        return bool(keys)
 
 
 def _manifest_key(name: str) -> str:

@@ -79,7 +79,7 @@ def _open(ray: Any, address: str | None) -> None:
             )
     except SystemExit:  # Ray's own answer to SIGTERM
         raise KeyboardInterrupt from None
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except Exception as error:  # a bare one where the machine is too busy to start it in half a minute
         what = f"Ray at {address}" if address else "a Ray of this machine"
         raise UserError(f"{what} cannot be used: {_last_line(str(error))}", "`cohyde doctor` says more") from error
     # Ray prints what befalls workers to standard output, where --json goes; no option turns that off. Failed stages

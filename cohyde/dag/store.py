@@ -312,6 +312,18 @@ class Store:
         """Remove an artifact, at one stroke for whoever looks; says whether there was one."""
         return self.remove(self.artifact_path(stage_id, fingerprint))
 
+    def size_of(self, *parts: str) -> int:
+        """Bytes of a file or folder that all machines see."""
+        return size_of(self.root.joinpath(*parts))
+
+    def clear(self, *parts: str) -> bool:
+        """Remove a file or folder that all machines see; says whether there was one.
+
+        Raises:
+            UserError: the store cannot be written to.
+        """
+        return self.remove(self.root.joinpath(*parts))
+
     def remove(self, path: Path) -> bool:
         """Remove a file or folder of the store, at one stroke for whoever looks; says whether there was one.
 
@@ -330,6 +342,15 @@ class Store:
         else:
             grave.unlink(missing_ok=True)
         return True
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file, or of all files below a folder; what disappears meanwhile counts nothing."""
+    if not path.is_dir() or path.is_symlink():
+        with suppress(OSError):
+            return path.lstat().st_size
+        return 0
+    return sum(size_of(Path(here, name)) for here, _, names in os.walk(path) for name in names)
 
 
 def parsed(text: str, name: str) -> Manifest:

@@ -7,10 +7,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from cohyde.dag.manifest import NewerFormatError, check_format
 from cohyde.dag.plan import Plan, merge
 from cohyde.dag.runs import RunRecord, check_name, load_run, run_names, run_time, yaml_body, yaml_text
 from cohyde.dag.state import StageState
-from cohyde.dag.store import Store
+from cohyde.dag.store import UPDATE, Store
 from cohyde.errors import UserError
 from cohyde.filesystem import writing_to
 
@@ -183,7 +184,7 @@ def load_sweep(store: Store, name: str) -> SweepRecord:
     """Read a sweep's record.
 
     Raises:
-        UserError: there is no such sweep (lists those there are), or its file was damaged.
+        UserError: there is no such sweep (lists those there are), its file was damaged, or a later version wrote it.
     """
     import yaml
 
@@ -195,6 +196,8 @@ def load_sweep(store: Store, name: str) -> SweepRecord:
         raise UserError(f"no sweep is called {name!r} in {store.location}", f"sweeps there: {known}") from None
     try:
         return _parsed(yaml_body(text))
+    except NewerFormatError as error:
+        raise UserError(f"{path}: {error}", UPDATE) from None
     except (yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{path}: damaged: {reason}", f"write it anew with `cohyde sweep --name {name} …`") from None
@@ -215,8 +218,7 @@ def load_single_run(store: Store, name: str) -> RunRecord:
 def _parsed(body: Any) -> SweepRecord:
     if not isinstance(body, dict):
         raise ValueError("not a sweep's record")
-    if body["format"] != FORMAT:
-        raise ValueError(f"format {body['format']!r}; this version of cohyde reads format {FORMAT}")
+    check_format(body["format"], FORMAT)
     if not isinstance(body["config"], dict):
         raise ValueError("config has to be a section with keys")
     members = [
