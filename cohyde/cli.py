@@ -20,7 +20,6 @@ from cohyde.cli_jobs import (
     make_job,
     print_report_of,
     print_states_json,
-    report_of,
     tell_differences,
     unfinished,
 )
@@ -45,11 +44,12 @@ from cohyde.cli_options import (
     Until,
     prepare_for_models,
 )
+from cohyde.cli_report import report
 from cohyde.cli_serve import EXAMPLE as SERVE_EXAMPLE
 from cohyde.cli_serve import serve
 from cohyde.cli_store import gc, verify
 from cohyde.cli_submit import submit
-from cohyde.cli_sweep import find_sweep, sweep, sweep_report, sweep_status
+from cohyde.cli_sweep import find_sweep, sweep, sweep_status
 from cohyde.errors import UserError
 
 if TYPE_CHECKING:
@@ -222,23 +222,7 @@ def rerun(
 # ---------------------------------------------------------------------------------------------------- results
 
 
-@app.command(rich_help_panel=RESULTS, epilog="Example: cohyde report demo --json")
-def report(run_name: OptionalRun = None, store: StoreFolder = DEFAULT_STORE, as_json: AsJson = False) -> None:
-    """Show the tables of a run, or of a sweep.
-
-    Each round by split and tier, or each seed. Of what is under way it shows what there is.
-    """
-    from cohyde.terminal import print_json
-
-    if (swept := find_sweep(run_name, store)) is not None:
-        sweep_report(swept, as_json)
-        return
-    job = job_of(run_name, store)
-    if as_json:
-        found = report_of(job)
-        print_json({"run": job.name, "selected": found.selected, "rows": list(found.rows)})
-    else:
-        print_report_of(job)
+app.command(rich_help_panel=RESULTS, epilog="Example: cohyde report demo demo-without-sft --to tables")(report)
 
 
 @app.command(rich_help_panel=RESULTS, epilog='Example: cohyde search demo "will I get wet on my way home" -k 3')

@@ -425,7 +425,7 @@ def measured(made: Made) -> None:
 def test_report_shows_seeds_and_what_they_come_to(cohyde: Call, made: Made) -> None:
     measured(made)
     code, output, errors = cohyde("report", "t")
-    assert (code, errors) == (0, "")
+    assert (code, errors) == (0, f"page: {made.store.root}/reports/t.html\n")
     assert max(map(len, output.splitlines())) <= 80
     assert lines_of(output) == [
         "t NDCG@5 in %, searched with: description",
@@ -486,7 +486,8 @@ def test_a_seed_that_is_not_done_is_left_out_and_named(cohyde: Call, made: Made)
     assert message.startswith("sweep t: no run is done yet\n  see how far they are: cohyde status t")
     made.evaluate("s1/E.1", 0.5, G1=[0.5, 1.0])
     code, output, errors = cohyde("report", "t")
-    assert (code, errors) == (0, "not done, and not in the table: t-s2\n")
+    left_out = "not done, and not in the table: t-s2\n"
+    assert (code, errors) == (0, f"{left_out}page: {made.store.root}/reports/t.html\n")
     lines = lines_of(output)
     assert "mean E.1 * 75.0 50.0" in lines
     assert not any(line.startswith("sd") or "over seeds, from" in line for line in lines)

@@ -57,7 +57,8 @@ def test_the_version_is_the_one_of_the_package(wheel):
     ("folder", "inside", "pattern"),
     [
         ("cohyde", "cohyde", "**/*.py"),
-        ("stages", "stages", "*.py"),
+        ("stages", "stages", "**/*.py"),
+        ("cohyde/evaluation/page/templates", "cohyde/evaluation/page/templates", "*"),
         ("prompts", "cohyde/prompts", "*.yaml"),
         ("configs", "cohyde/configs", "**/*.yaml"),
         ("cohyde/data/sample", "cohyde/data/sample", "*"),
