@@ -17,6 +17,7 @@ Scores = Mapping[tuple[str, str], Mapping[str, float]]
 
 
 def measured(key: str, scores: Scores) -> Measured:
+    rows = [(place, query, value) for place, own in scores.items() for query, value in own.items()]
     found = [
         Found(
             query=Query(id=query, text=query, tools=("t",), tier=tier),
@@ -25,10 +26,9 @@ def measured(key: str, scores: Scores) -> Measured:
             in_sample=query.islower(),
             ranking=[("t", 1.0)],
         )
-        for (split, tier), own in scores.items()
-        for query in own
+        for (split, tier), query, _ in rows
     ]
-    chosen = np.array([value for own in scores.values() for value in own.values()])
+    values = {"ndcg@5": np.array([value for _, _, value in rows])}
     return Measured(
         key=key,
         title=f"System {key}",
@@ -36,7 +36,7 @@ def measured(key: str, scores: Scores) -> Measured:
         run="r",
         stage="B.x",
         search="query",
-        results=replace(per_query_of(found, "sum"), values={"ndcg@5": chosen}),
+        results=replace(per_query_of(found, "sum"), values=values),
     )
 
 

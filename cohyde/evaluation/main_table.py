@@ -5,9 +5,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from cohyde.evaluation.bootstrap import Interval, over_seeds_and_queries
+from cohyde.evaluation.bootstrap import over_queries
 from cohyde.evaluation.per_query import PerQuery
 from cohyde.evaluation.report import TABLE_SPLITS
 from cohyde.evaluation.results import EVERY_QUERY, SAMPLE
@@ -176,11 +175,10 @@ def _differences(columns: Mapping[Place, Column], reference: Mapping[Place, Colu
 
 
 def _cell(values: Sequence[float]) -> Cell:
-    array: npt.NDArray[np.float64] = np.array(values)
-    interval: Interval | None = over_seeds_and_queries([values]) if len(values) > 1 else None
+    [estimate] = over_queries([[value] for value in values])
     return Cell(
-        value=float(array.mean()),
-        low=interval.low if interval else None,
-        high=interval.high if interval else None,
-        n=len(values),
+        value=estimate.mean,
+        low=estimate.interval.low if estimate.interval else None,
+        high=estimate.interval.high if estimate.interval else None,
+        n=estimate.n,
     )
