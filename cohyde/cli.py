@@ -14,6 +14,7 @@ from cohyde.cli_eval import app as eval_app
 from cohyde.cli_export import export
 from cohyde.cli_jobs import (
     check_data,
+    check_engine,
     execute,
     fetch_models,
     job_of,
@@ -36,6 +37,7 @@ from cohyde.cli_options import (
     ConfigName,
     OptionalRun,
     Overrides,
+    ProbedModel,
     Rounds,
     Run,
     RunName,
@@ -110,6 +112,7 @@ def run(
     """
     job = make_job(config, rounds, seed, overrides, name, store, ablation)
     fetch_models([job])
+    check_engine([job], address)
     tell_differences(job)
     result = execute(job, address, until, resume=shlex.join(["cohyde", *sys.argv[1:]]))
     if as_json:
@@ -270,17 +273,22 @@ def doctor(
     overrides: Overrides = None,
     config: ConfigName = "demo",
     store: StoreFolder = DEFAULT_STORE,
+    model: ProbedModel = None,
     as_json: AsJson = False,
 ) -> None:
     """Check versions, GPUs, models, data and the store.
 
-    Says what a run of this configuration lacks, and how to get it.
+    Says what a run of this configuration lacks, and how to get it. With [bold]--model[/bold] it tries, too, whether
+    vLLM writes the same with prefix caching, which is off for models with linear attention until that was found.
     """
     from cohyde.config import load_config
-    from cohyde.doctor import examine
+    from cohyde.doctor import check_prefix_caching, examine
     from cohyde.terminal import print_checks, print_json
 
-    checks = examine(load_config(config, overrides or []), store)
+    loaded = load_config(config, overrides or [])
+    checks = examine(loaded, store)
+    if model is not None:
+        checks.append(check_prefix_caching(model, loaded))
     if as_json:
         print_json({"checks": [check.to_json() for check in checks]})
     else:

@@ -140,6 +140,19 @@ def fetch_models(jobs: Iterable[Job]) -> None:
             resolve(reference)
 
 
+def check_engine(jobs: Iterable[Job], address: str | None) -> None:
+    """What generates is looked for before hours of training, if it is this machine that will be asked.
+
+    Raises:
+        UserError: vLLM shall generate here, and is not installed.
+    """
+    from cohyde.rewriter.generate import check_backend_is_here, chosen
+
+    if address is None:
+        for job in jobs:
+            check_backend_is_here(chosen(job.settings.rewriter, job.settings.resources.generation.gpus))
+
+
 def tell_differences(job: Job) -> None:
     """Where the run's name was used before with other settings, say which."""
     from cohyde.config import plain

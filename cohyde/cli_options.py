@@ -48,6 +48,10 @@ OptionalRun = Annotated[
 Address = Annotated[
     str | None, typer.Option("--address", metavar="ADDR", help="A Ray cluster; without it a local Ray is started.")
 ]
+ProbedModel = Annotated[
+    str | None,
+    typer.Option("--model", metavar="MODEL", help="Try vLLM's prefix caching with this model; that takes minutes."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on standard output, for programs.")]
 
 

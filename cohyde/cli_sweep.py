@@ -14,6 +14,7 @@ import typer
 from cohyde.cli_jobs import (
     Job,
     check_data,
+    check_engine,
     evaluations_of,
     fetch_models,
     job_of,
@@ -110,6 +111,7 @@ def sweep(
     if dry_run:
         (print_json_of if as_json else print_states_of)(job)
         return
+    check_engine(job.jobs.values(), address)
     _save(job)
     resume = shlex.join(["cohyde", *sys.argv[1:]])
     first = next(iter(job.jobs.values()))

@@ -2,7 +2,8 @@
 
 The dataclasses are the schema; YAML files hold departures from their defaults. A field made with
 ``identity=False`` cannot change a result (paths, devices, inference batch sizes) and stays out of fingerprints;
-``identity="unless_default"`` keeps old results valid when a setting is added later.
+``identity="unless_default"`` keeps old results valid when a setting is added later; of a section, it is left out where
+nothing in it bears identity.
 """
 
 import dataclasses
@@ -149,23 +150,72 @@ class RetrainConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class VllmConfig:
+    """The engine of the ``vllm`` backend; arithmetic is ``rewriter.precision``.
+
+    What alters the order of additions alone bears no identity, as the composition of a batch cannot either: greedy text
+    may tip between two tokens that are as good as equal, so texts are kept and never generated again.
+    """
+
+    gpu_memory_utilization: float = setting(0.9, gt=0, le=1, identity=False)
+    """Share of a GPU's memory for weights and cache (vLLM's default is near it)."""
+    cpu_cache_gib: int = setting(2, ge=1, identity=False)
+    """Memory for the cache where there is no GPU, in GiB (ours)."""
+    max_model_len: int | None = setting(None, ge=16, identity=False)
+    """Tokens of prompt and completion at most. None: ``max_prompt_tokens`` and what is to be written."""
+    max_sequences: int = setting(256, ge=1, identity=False)
+    """Sequences (prompts times candidates) decoded at once; speed only."""
+    tensor_parallel_size: int = setting(1, ge=1, identity=False)
+    """GPUs that one engine spreads the model over, as processes of one machine. A 4B model needs one."""
+    enforce_eager: bool = setting(False, identity=False)
+    """Neither compile nor capture graphs: a faster start, slower decoding."""
+    prefix_caching: Literal["auto", "on", "off"] = setting("auto", identity="unless_default")
+    """Read what prompts share once, and a prompt once for all its candidates. ``auto``: on, but for models with linear
+    attention only where ``cohyde doctor --model`` has found their text to be the same."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndpointConfig:
+    """The server of the ``openai`` backend: one that speaks OpenAI's ``/completions``, such as ``vllm serve``."""
+
+    url: str = setting("", identity=False)
+    """Base URL, such as ``http://127.0.0.1:8000/v1``."""
+    model: str = setting("", identity="unless_default")
+    """Name by which it serves the rewriter."""
+    api_key_env: str = setting("OPENAI_API_KEY", identity=False)
+    """The environment variable that holds the key. Servers of one's own mostly need none."""
+    concurrency: int = setting(64, ge=1, le=1024, identity=False)
+    """Requests under way at once; speed only (ours)."""
+    timeout_seconds: float = setting(300.0, gt=0, identity=False)
+    """Seconds without a byte after which a request has failed (ours)."""
+    retries: int = setting(5, ge=0, identity=False)
+    """Times that a request is sent again after 429, 5xx, a time-out or a lost connection (ours)."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RewriterConfig:
     """The LLM that turns a request into a hypothetical catalogue description."""
 
     model: str = setting("Qwen/Qwen3.5-4B", identity=False)
     """Model reference; its content (or hub revision) is what identity sees."""
-    backend: str = setting("transformers")
-    """Generation backend. Greedy text may differ between backends, so it bears identity."""
+    backend: str = setting("auto")
+    """Generation backend: ``transformers``, ``vllm``, ``openai``; ``auto`` is ``vllm`` where ``resources.generation``
+    reserves a GPU, else ``transformers``. Greedy text may differ between backends, so the one chosen bears identity."""
     prompt: str = setting("hyde", identity=False)
     """Name of the prompt in ``prompts/``; its text is what identity sees."""
     few_shot: int = setting(0, ge=0)
     """Examples (request, catalogue lines of its gold tools) in the prompt, drawn from the training split (ours)."""
     max_prompt_tokens: int = setting(2048, ge=16)
     """A longer prompt loses the end of its request, and is counted."""
+    too_long: Literal["error", "drop"] = setting("error", identity="unless_default")
+    """What becomes of a prompt that leaves the model no room for its completion: an error, or an empty completion that
+    is counted (the query stands in for it)."""
     batch_size: int = setting(64, ge=1, identity=False)
     """Sequences (prompts times candidates) decoded at once by the ``transformers`` backend; speed only."""
     precision: Literal["float32", "bf16"] = setting("bf16")
     """Arithmetic of generation and training (paper: bf16). Weights are merged in float32 all the same."""
+    vllm: VllmConfig = section(VllmConfig, identity="unless_default")
+    openai: EndpointConfig = section(EndpointConfig, identity="unless_default")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -535,7 +585,10 @@ def identity_of(config: Any) -> dict[str, Any]:
         value = getattr(config, item.name)
         if rule is False or (rule == "unless_default" and value == item.default):
             continue
-        kept[item.name] = identity_of(value) if dataclasses.is_dataclass(value) else plain(value)
+        told = identity_of(value) if dataclasses.is_dataclass(value) else plain(value)
+        if rule == "unless_default" and not told and dataclasses.is_dataclass(value):
+            continue
+        kept[item.name] = told
     return kept
 
 

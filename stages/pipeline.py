@@ -14,7 +14,7 @@ from cohyde.encoder.infonce import NEGATIVES
 from cohyde.encoder.search import SEARCH_MODES
 from cohyde.errors import UserError
 from cohyde.models.reference import identity
-from cohyde.rewriter.generate import BACKENDS
+from cohyde.rewriter.generate import BACKENDS, chosen
 from cohyde.rewriter.preferences import PICKS, REWARDS
 from cohyde.rewriter.prompts import load_prompt
 from stages.data import STAGE as DATA
@@ -82,7 +82,7 @@ def check_strategies(config: Config, found: Surroundings) -> None:
         ("preferences.reward", config.preferences.reward, REWARDS),
         ("preferences.pick", config.preferences.pick, PICKS),
         ("instruction.targets", config.instruction.targets, TARGETS),
-        ("rewriter.backend", config.rewriter.backend, BACKENDS),
+        ("rewriter.backend", backend_of(config).backend, BACKENDS),
     ]
     for key, name, table in named:
         if name not in table:
@@ -93,8 +93,40 @@ def check_strategies(config: Config, found: Surroundings) -> None:
             f"rewriter.prompt is {config.rewriter.prompt!r}, whose fields are {', '.join(fields) or 'none'}",
             "the rewriter is given the query alone: choose a prompt with the one field {query}",
         )
+    check_backend(config)
     if config.candidates.n < 2:
         raise UserError("candidates.n is 1: a pair needs two candidates", "set candidates.n to 2 or more (paper: 4)")
+
+
+def backend_of(config: Config) -> RewriterConfig:
+    """The rewriter's settings with its backend by name: ``auto`` is decided by what generation reserves."""
+    return chosen(config.rewriter, config.resources.generation.gpus)
+
+
+def check_backend(config: Config) -> None:
+    """What the backend of generation cannot do.
+
+    Raises:
+        UserError: a server that shall answer for a rewriter in training, or an engine over more GPUs than are reserved.
+    """
+    rewriter = backend_of(config)
+    if rewriter.backend == "openai":
+        if config.rounds or config.sft.enabled or config.instruction.enabled:
+            raise UserError(
+                "rewriter.backend is 'openai', but this run trains the rewriter: a server's weights stay as they are",
+                "set rewriter.backend=vllm; a server can answer for an untrained rewriter: rounds=0 sft.enabled=false",
+            )
+        if not rewriter.openai.url or not rewriter.openai.model:
+            raise UserError(
+                "rewriter.backend is 'openai', but it is not said who answers",
+                "set rewriter.openai.url and rewriter.openai.model",
+            )
+    spread, reserved = rewriter.vllm.tensor_parallel_size, config.resources.generation.gpus
+    if spread > 1 and reserved < spread:
+        raise UserError(
+            f"rewriter.vllm.tensor_parallel_size is {spread}, but generation reserves {reserved:g} GPUs",
+            f"set resources.generation.gpus={spread}",
+        )
 
 
 def derived_seed(seed: int, stage_id: str) -> int:
@@ -108,6 +140,10 @@ class Graph:
 
     config: Config
     found: Surroundings
+
+    def __post_init__(self) -> None:
+        """Call the backend by its name, so that this is what every stage sees, and its fingerprint."""
+        object.__setattr__(self, "config", replace(self.config, rewriter=backend_of(self.config)))
 
     def stages(self) -> list[StageSpec]:
         """All of them, in an order in which they may be executed."""
@@ -157,7 +193,7 @@ class Graph:
         if sft.enabled and sft.eval_queries:
             selection = SelectionConfig(
                 encoder=self.config.encoder.embedding(),
-                rewriter=replace(self.config.rewriter, backend="transformers"),
+                rewriter=chosen(replace(self.config.rewriter, backend="transformers")),
                 describe=self.config.describe,
                 queries=sft.eval_queries,
                 example_seed=self._example_seed,

@@ -1,4 +1,4 @@
-"""A real chat-completions server on loopback that does as a test's script says, failures included."""
+"""A real completions server on loopback that does as a test's script says, failures included."""
 
 import json
 import threading
@@ -12,6 +12,7 @@ from typing import Any
 Act = Callable[[BaseHTTPRequestHandler], None]
 Script = Callable[[dict[str, Any], int], "Act | str"]
 """From a request's body, and how often its messages have been sent before, to what happens; a text is the reply."""
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 
 
 def said(text: str | None, finish_reason: str = "stop") -> Act:
@@ -81,8 +82,8 @@ class ChatServer:
 
 
 @contextmanager
-def chat_server(script: Script, models: tuple[str, ...] = ("m",)) -> Iterator[ChatServer]:
-    """Serve ``/v1/chat/completions`` and ``/v1/models`` on a free port of 127.0.0.1."""
+def chat_server(script: Script, models: tuple[str, ...] = ("m",), route: str = CHAT) -> Iterator[ChatServer]:
+    """Serve one route and ``/v1/models`` on a free port of 127.0.0.1."""
     record = ChatServer()
     lock = threading.Lock()
     under_way = 0
@@ -95,13 +96,14 @@ def chat_server(script: Script, models: tuple[str, ...] = ("m",)) -> Iterator[Ch
             nonlocal under_way
             asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             with lock:
-                before = sum(request["messages"] == asked["messages"] for request in record.requests)
+                what = "messages" if route == CHAT else "prompt"
+                before = sum(request[what] == asked[what] for request in record.requests)
                 record.requests.append(asked)
                 record.headers.append({name.lower(): value for name, value in self.headers.items()})
                 under_way += 1
                 record.most_at_once = max(record.most_at_once, under_way)
             try:
-                if self.path != "/v1/chat/completions":
+                if self.path != route:
                     status(404, f"no route {self.path}")(self)
                     return
                 act = script(asked, before)

@@ -205,7 +205,9 @@ def test_the_depth_of_the_ranking_changes_evaluations_alone() -> None:
     [
         "rewriter.batch_size=2",
         "encoder.embed_batch_size=3",
-        "resources.generation.gpus=1",
+        "resources.training.gpus=1",
+        "rewriter.vllm.max_sequences=8",
+        "rewriter.openai.url=http://127.0.0.1:8000/v1",
         "resources.light.cpus=4",
         "runner.retries=5",
         "dpo.gradient_checkpointing=true",
@@ -214,6 +216,13 @@ def test_the_depth_of_the_ranking_changes_evaluations_alone() -> None:
 )
 def test_what_is_for_speed_or_the_machine_changes_nothing(change: str) -> None:
     assert touched([change]) == set()
+
+
+def test_a_gpu_for_generation_changes_what_generates_unless_that_is_named() -> None:
+    described = {"S2.1", "S4s.1", "E.0"}
+    assert described <= touched(["resources.generation.gpus=1"])
+    assert not touched(["resources.generation.gpus=1"]) & {"S1a", "S1b", "E.untrained"}
+    assert touched(["resources.generation.gpus=1", "rewriter.backend=transformers"]) == set()
 
 
 def test_the_same_files_elsewhere_are_the_same_data(tmp_path: Path) -> None:

@@ -26,7 +26,14 @@ def byte_tokenizer():
     return tokenizer
 
 
-def save_llama(folder: Path, *, tied: bool = True, dtype: torch.dtype = torch.float32) -> Path:
+def save_llama(
+    folder: Path,
+    *,
+    tied: bool = True,
+    dtype: torch.dtype = torch.float32,
+    positions: int = 512,
+    head_size: int = 8,
+) -> Path:
     """A two-layer Llama with grouped-query attention and random weights."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -38,7 +45,8 @@ def save_llama(folder: Path, *, tied: bool = True, dtype: torch.dtype = torch.fl
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
-        max_position_embeddings=512,
+        head_dim=head_size,
+        max_position_embeddings=positions,
         initializer_range=0.1,
         tie_word_embeddings=tied,
         bos_token_id=tokenizer.bos_token_id,

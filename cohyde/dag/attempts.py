@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from cohyde.dag.places import Folder, Place, read_if_there
-from cohyde.dag.processes import birth_of, is_alive
+from cohyde.dag.processes import Process, birth_of, end, is_alive, started_by
 from cohyde.dag.store import Store
 from cohyde.filesystem import writing_to
 
-LOG, OWNER = "log.txt", "owner.json"
+LOG, OWNER, PROCESSES = "log.txt", "owner.json", "processes.json"
 STALE_SECONDS = 90.0
 """An attempt on another host that gave no sign of life for so long is shown as dead; its clock may be a minute off."""
 
@@ -163,6 +163,21 @@ class Attempt:
         with suppress(OSError):
             self.at.replace("progress.json", json.dumps(state, ensure_ascii=False))
 
+    def note_processes(self, known: list[Process]) -> list[Process]:
+        """Note down what this process has started, if that is not what was ``known``; returns what there is now."""
+        now = started_by(os.getpid())
+        if now != known:
+            with suppress(OSError):
+                self.at.replace(PROCESSES, json.dumps({"host": socket.gethostname(), "processes": now}))
+        return now
+
+    def left_processes(self) -> list[Process]:
+        """What a worker that has died on this host had started, whether that lives or not."""
+        noted, owner = self._read(PROCESSES) or {}, self.owner()
+        if noted.get("host") != socket.gethostname() or owner is None or is_alive(owner.pid, owner.birth):
+            return []
+        return [(pid, birth) for pid, birth in noted["processes"]]
+
     def progress(self) -> dict[str, Any]:
         """How far it is: ``done``, ``total``, ``what``, ``warnings``; empty before it has said anything.
 
@@ -198,6 +213,20 @@ def attempt_at(store: Store, name: str, number: int) -> Attempt:
     with writing_to(folder):
         folder.mkdir(parents=True, exist_ok=True)
     return Attempt(folder, None if isinstance(place, Folder) else place)
+
+
+def end_left_processes(store: Store, name: str, number: int) -> tuple[int, list[int]]:
+    """End what earlier attempts at a node than this one have left running on this host, and nothing else.
+
+    A child outlives a worker that was killed where it was stopped or hangs in a driver. It would hold the memory of a
+    GPU that this attempt needs.
+
+    Returns:
+        How many there were, and the numbers of those that are there all the same.
+    """
+    left = [process for earlier in range(1, number) for process in attempt_at(store, name, earlier).left_processes()]
+    count, living = end(left)
+    return count, [pid for pid, _ in living]
 
 
 def latest_attempt(store: Store, name: str) -> Attempt | None:

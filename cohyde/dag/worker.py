@@ -21,11 +21,12 @@ from types import TracebackType
 from typing import Any, cast
 
 from cohyde.config import plain
-from cohyde.dag.attempts import Attempt, Failure, Owner, attempt_at
+from cohyde.dag.attempts import Attempt, Failure, Owner, attempt_at, end_left_processes
 from cohyde.dag.bucket import AwayError
 from cohyde.dag.leases import BEAT_SECONDS, Lease, LeaseLostError, take
 from cohyde.dag.manifest import Manifest, library_versions
 from cohyde.dag.plan import Node
+from cohyde.dag.processes import Process
 from cohyde.dag.remote import open_store
 from cohyde.dag.spec import Metrics, StageFunction, StageSpec
 from cohyde.dag.store import Store
@@ -118,6 +119,11 @@ def _attempt(task: Task, store: Store, attempt: Attempt, reporter: "Reporter", l
         return _outcome(store.manifest(node.id, node.fingerprint, task.run))
     start, started = time.monotonic(), _now()
     inputs = {name: store.usable(id_, fingerprint, task.run) for name, (id_, fingerprint) in task.inputs.items()}
+    ended, left = end_left_processes(store, node.name, attempt.number)
+    if ended:
+        reporter.log(f"an earlier attempt had left {ended} processes running: they are ended")
+    for pid in left:
+        reporter.warn(f"process {pid} of an earlier attempt cannot be ended")
     if spec.resources.gpus > 0:
         check_gpu(spec.id)
     function = load_entry(spec)
@@ -352,6 +358,7 @@ class Reporter:
         self._state: tuple[float, float, str] | None = None
         self._first = self._since = self._seen = 0.0
         self._written: object = None
+        self._processes: list[Process] = []
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="cohyde-progress", daemon=True)
 
@@ -398,6 +405,7 @@ class Reporter:
         last = time.monotonic()
         while not self._over.wait(self._every):
             self._write()
+            self._processes = self._attempt.note_processes(self._processes)
             self._stop = self._stop or self._attempt.is_asked_to_stop()
             if time.monotonic() - last >= BEAT_SECONDS:
                 self._attempt.beat()

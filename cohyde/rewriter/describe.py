@@ -23,6 +23,9 @@ from cohyde.shards import in_shards
 SMALLEST_SHARD = 16
 """Prompts that a shard has at least: fewer would often begin alike by chance, and share more than the template."""
 
+FILLED_AGAIN = 4
+"""Sequences a shard for each place of an engine or a server: a kill costs so many at most."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Described:
@@ -94,8 +97,13 @@ class Completing:
 
 
 def shard_size(rewriter: RewriterConfig, sampling: SamplingConfig) -> int:
-    """Prompts a shard: whole batches of decoding, so that shards cost no time."""
-    batch = max(1, rewriter.batch_size // sampling.n)
+    """Prompts a shard: whole batches of decoding, so that shards cost no time.
+
+    An engine or a server fills a place as soon as it is free, which is lost at a shard's end alone: few and large ones.
+    """
+    at_once = {"vllm": rewriter.vllm.max_sequences, "openai": rewriter.openai.concurrency}
+    sequences = FILLED_AGAIN * at_once[rewriter.backend] if rewriter.backend in at_once else rewriter.batch_size
+    batch = max(1, sequences // sampling.n)
     return batch * math.ceil(SMALLEST_SHARD / batch)
 
 

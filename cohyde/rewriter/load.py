@@ -47,6 +47,24 @@ def load_rewriter(path: Path, precision: str) -> tuple[Any, Any]:
     return model.to(device).eval(), tokenizer
 
 
+def declared_stops(generation_config: Any, config: Any, tokenizer: Any) -> frozenset[int]:
+    """Ids that end a completion: those of ``generation_config.json`` (else ``config.json``) and the tokenizer's.
+
+    Nothing else of a folder's generation settings is ever used.
+
+    Raises:
+        UserError: there are none.
+    """
+    declared = getattr(generation_config, "eos_token_id", None)
+    if declared is None:
+        declared = getattr(config.get_text_config(), "eos_token_id", None)
+    ids = declared if isinstance(declared, (list, tuple)) else [declared]
+    stops = frozenset(int(token) for token in (*ids, tokenizer.eos_token_id) if token is not None)
+    if not stops:
+        raise UserError("the rewriter has no end-of-sequence token", "set eos_token_id in its generation_config.json")
+    return stops
+
+
 def copy_model(source: Path, target: Path) -> None:
     """Copy a model folder. Never linked: the source may be the user's own, and they may write into it."""
     shutil.copytree(source, target, copy_function=shutil.copyfile)

@@ -1,8 +1,8 @@
-"""Chat models behind an OpenAI-compatible server: a hosted one, or one's own (``vllm serve``, ``llama-server``).
+"""Models behind an OpenAI-compatible server: a hosted one, or one's own (``vllm serve``, ``llama-server``).
 
-What goes wrong is of three kinds. What every conversation would meet (a wrong address, key or model name) stops the
-work; what may be one request's fault or bad luck costs that conversation alone; bad luck time after time stops the
-work after all. The key is in no message: it is taken out of what a server says before that is quoted.
+What goes wrong is of three kinds. What every request would meet (a wrong address, key or model name) stops the work;
+what may be one request's fault or bad luck costs that request alone; bad luck time after time stops the work after all.
+The key is in no message: it is taken out of what a server says before that is quoted.
 """
 
 import html
@@ -12,9 +12,9 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 from urllib.parse import quote, urlsplit
 
 from cohyde.catalog import fold
@@ -25,9 +25,9 @@ from cohyde.rewriter.chat import Conversation, Reply, check_one, failed, replied
 PLACEHOLDER_KEY = "none"
 """Sent where there is no key: the client wants one, servers of one's own ignore it."""
 HOPELESS = (401, 404, 405)
-"""Statuses that every other conversation would get as well."""
+"""Statuses that every other request would get as well."""
 ONE_REQUEST = (400, 403, 413, 422)
-"""Statuses that a conversation may get for what it says; 403 comes from providers that screen texts."""
+"""Statuses that a request may get for what it says; 403 comes from providers that screen texts."""
 NOT_CONNECTED = ("ConnectError", "ConnectTimeout", "ProxyError", "UnsupportedProtocol")
 """The HTTP client's errors when it has reached nobody."""
 CUT = ("length", "content_filter")
@@ -44,154 +44,157 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.5, 8.0
 """Seconds before a request is repeated whose answer could not be read; doubled each time, as the client does."""
 
 
+class Named(Protocol):
+    """What is asked: anything that a failure can be told by."""
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+
+
+Asked = TypeVar("Asked", bound=Named)
+Answer = TypeVar("Answer")
+
+
 @dataclass(frozen=True, kw_only=True)
-class _Failure:
+class Failure:
+    """Why a request got no answer, after all retries."""
+
     id: str
     why: str
     status: int = 0
     connected: bool = True
 
 
-class OpenAIChat:
-    """A model behind a server's ``/chat/completions``; see :class:`cohyde.rewriter.chat.ChatModel`."""
+class Endpoint:
+    """A server that is asked many things at once."""
 
-    def __init__(self, config: ChatConfig) -> None:
+    def __init__(
+        self, *, url: str, model: str, api_key_env: str, concurrency: int, timeout_seconds: float, retries: int
+    ) -> None:
         """Get ready to ask; nothing is sent yet.
 
         Raises:
-            UserError: the endpoint, the model's name or the key cannot be right.
+            UserError: the URL, the model's name or the key cannot be right.
         """
         from openai import OpenAI
 
-        self.endpoint = checked_endpoint(config.endpoint)
-        self.config = config
-        self.identity: Mapping[str, Any] = {"backend": "openai", "model": _checked_name(config.model)}
-        self._key = _key_from(config.api_key_env)
+        self.url, self.model = checked_endpoint(url), _checked_name(model)
+        self._key_env, self._concurrency = api_key_env, concurrency
+        self._timeout, self._retries = timeout_seconds, retries
+        self._key = _key_from(api_key_env)
         self._answered = False
         self._failures_in_a_row = 0
-        self._client = OpenAI(
-            api_key=self._key or PLACEHOLDER_KEY,
-            base_url=self.endpoint,
-            timeout=config.timeout_seconds,
-            max_retries=config.retries,
+        self.client = OpenAI(
+            api_key=self._key or PLACEHOLDER_KEY, base_url=self.url, timeout=timeout_seconds, max_retries=retries
         )
 
-    def replies(self, conversations: Sequence[Conversation], sampling: SamplingConfig) -> Iterator[Reply]:
-        """The replies as they come, with ``concurrency`` requests under way; see :class:`ChatModel`."""
-        check_one(sampling)
-        waiting: queue.SimpleQueue[Conversation] = queue.SimpleQueue()
-        done: queue.SimpleQueue[Reply | _Failure | Exception] = queue.SimpleQueue()
+    def answers(
+        self,
+        asked: Sequence[Asked],
+        post: Callable[[Asked], str],
+        read: Callable[[Asked, Mapping[str, Any]], "Answer | Failure"],
+    ) -> Iterator["Answer | Failure"]:
+        """The answers as they come, with ``concurrency`` requests under way.
+
+        Args:
+            asked: with ids that differ.
+            post: sends a request with :attr:`client` and gives the body of the answer, as text.
+            read: takes the answer from the body's JSON object.
+
+        Raises:
+            UserError: every request would fail, or too many have failed in a row.
+        """
+        waiting: queue.SimpleQueue[Asked] = queue.SimpleQueue()
+        done: queue.SimpleQueue[Any] = queue.SimpleQueue()
         stop = threading.Event()
-        for conversation in conversations:
-            waiting.put(conversation)
-        for _ in range(min(self.config.concurrency, len(conversations))):
+        for item in asked:
+            waiting.put(item)
+
+        def work() -> None:
+            while not stop.is_set():
+                try:
+                    item = waiting.get_nowait()
+                except queue.Empty:
+                    return
+                try:
+                    done.put(self._ask(item, post, read))
+                except Exception as error:
+                    done.put(error)
+
+        for _ in range(min(self._concurrency, len(asked))):
             # Daemons: whoever interrupts the work does not wait for a server that hangs.
-            threading.Thread(target=self._work, args=(waiting, done, stop, sampling), daemon=True).start()
+            threading.Thread(target=work, daemon=True).start()
         try:
-            for _ in conversations:
+            for _ in asked:
                 outcome = done.get()
                 if isinstance(outcome, Exception):
                     raise outcome
-                yield self._judged(outcome)
+                self._judge(outcome)
+                yield outcome
         finally:
             stop.set()
 
     def close(self) -> None:
         """Close the connections."""
-        self._client.close()
+        self.client.close()
 
-    def _work(
-        self,
-        waiting: "queue.SimpleQueue[Conversation]",
-        done: "queue.SimpleQueue[Reply | _Failure | Exception]",
-        stop: threading.Event,
-        sampling: SamplingConfig,
-    ) -> None:
-        while not stop.is_set():
-            try:
-                conversation = waiting.get_nowait()
-            except queue.Empty:
-                return
-            try:
-                done.put(self._ask(conversation, sampling))
-            except Exception as error:
-                done.put(error)
-
-    def _judged(self, outcome: Reply | _Failure) -> Reply:
-        """The reply; or what a failure means for the rest of the work."""
-        if isinstance(outcome, Reply):
+    def _judge(self, outcome: Any) -> None:
+        """What a failure means for the rest of the work."""
+        if not isinstance(outcome, Failure):
             self._answered, self._failures_in_a_row = True, 0
-            return outcome
+            return
         if outcome.status in HOPELESS or not (outcome.connected or self._answered):
-            raise UserError(f"{self.endpoint}: {outcome.why}", self._remedy(outcome.status))
+            raise UserError(f"{self.url}: {outcome.why}", self._remedy(outcome.status))
         if not (outcome.status in ONE_REQUEST and self._answered):
             self._failures_in_a_row += 1
         count = self._failures_in_a_row
-        if count >= 2 * self.config.concurrency:
+        if count >= 2 * self._concurrency:
             raise UserError(
-                f"{self.endpoint}: {count} requests in a row have failed, the last one: {outcome.why}",
+                f"{self.url}: {count} requests in a row have failed, the last one: {outcome.why}",
                 "see to the endpoint; then run the same command again, which keeps what is done",
             )
-        return failed(outcome.id, outcome.why)
 
     def _remedy(self, status: int) -> str:
         if status == 401:
             holds = "holds a key that it does not take" if self._key else "is not set"
-            return f"the environment variable {self.config.api_key_env} {holds}; put the key there"
+            return f"the environment variable {self._key_env} {holds}; put the key there"
         if status in HOPELESS:
             served = ", ".join(self._served_models())
             models = f"the models there are: {served}" if served else "check the model's name"
             return f"{models}; the endpoint is the base URL, which mostly ends in /v1"
         return "check the address, and that the server is running"
 
-    # ------------------------------------------------------------------------------------------- one conversation
+    # -------------------------------------------------------------------------------------------------- one request
 
-    def _ask(self, conversation: Conversation, sampling: SamplingConfig) -> Reply | _Failure:
-        """What became of a conversation, after all retries."""
+    def _ask(self, item: Any, post: Callable[[Any], str], read: Callable[[Any, Mapping[str, Any]], Any]) -> Any:
+        """What became of a request, after all retries."""
         from openai import APIConnectionError, APIStatusError, APITimeoutError
 
         try:
-            for attempt in range(self.config.retries + 1):
-                body = self._post(conversation, sampling)
+            for attempt in range(self._retries + 1):
+                # It is parsed here and not by the client, which takes almost anything for valid.
+                body = post(item)
                 if isinstance(answer := _json_or_none(body), dict):
-                    return _reply_from(conversation.id, answer)
-                if attempt < self.config.retries:
+                    return read(item, answer)
+                if attempt < self._retries:
                     time.sleep(min(FIRST_PAUSE * 2**attempt, LONGEST_PAUSE))
         except APIStatusError as error:
-            return self._refused(conversation.id, error.status_code, error.response.text)
+            return self._refused(item.id, error.status_code, error.response.text)
         except APITimeoutError:
-            return _Failure(id=conversation.id, why=f"no answer in {self.config.timeout_seconds:g} seconds")
+            return Failure(id=item.id, why=f"no answer in {self._timeout:g} seconds")
         except APIConnectionError as error:
             name = type(error.__cause__).__name__
             why = f"no connection ({name}: {self._quotable(str(error.__cause__))})"
-            return _Failure(id=conversation.id, why=why, connected=name not in NOT_CONNECTED)
-        return _Failure(id=conversation.id, why=f"the answer is not JSON: {self._quotable(body)!r}")
+            return Failure(id=item.id, why=why, connected=name not in NOT_CONNECTED)
+        return Failure(id=item.id, why=f"the answer is not JSON: {self._quotable(body)!r}")
 
-    def _post(self, conversation: Conversation, sampling: SamplingConfig) -> str:
-        """The body of the answer. It is parsed here and not by the client, which takes almost anything for valid."""
-        extra: dict[str, Any] = {}
-        if sampling.top_k:
-            extra["top_k"] = sampling.top_k
-        if sampling.repetition_penalty != 1:
-            extra["repetition_penalty"] = sampling.repetition_penalty
-        messages: Any = [dict(message) for message in conversation.messages]
-        return self._client.chat.completions.with_raw_response.create(
-            model=self.identity["model"],
-            messages=messages,
-            n=1,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            max_tokens=sampling.max_new_tokens,
-            seed=conversation.seed % SEEDS,
-            extra_body=extra or None,
-        ).text
-
-    def _refused(self, identifier: str, status: int, body: str) -> _Failure:
+    def _refused(self, identifier: str, status: int, body: str) -> Failure:
         if status == 401:
             # Not quoted: providers repeat parts of the key here.
-            return _Failure(id=identifier, why="it refuses the key (status 401)", status=status)
+            return Failure(id=identifier, why="it refuses the key (status 401)", status=status)
         why = f"status {status}: {self._quotable(_message_in(body))!r}"
-        return _Failure(id=identifier, why=why, status=status)
+        return Failure(id=identifier, why=why, status=status)
 
     def _quotable(self, text: str) -> str:
         """What may be shown of a server's words: without the key or its ends, on one line, and not too long."""
@@ -206,12 +209,53 @@ class OpenAIChat:
         from openai import OpenAIError
 
         try:
-            listed = _json_or_none(self._client.with_options(max_retries=0).models.with_raw_response.list().text)
+            listed = _json_or_none(self.client.with_options(max_retries=0).models.with_raw_response.list().text)
         except OpenAIError:
             return []
         models = listed.get("data") if isinstance(listed, dict) else None
         names = [model.get("id") for model in models or () if isinstance(model, dict)]
         return [self._quotable(name) for name in names if isinstance(name, str)][:20]
+
+
+class OpenAIChat(Endpoint):
+    """A model behind a server's ``/chat/completions``; see :class:`cohyde.rewriter.chat.ChatModel`."""
+
+    def __init__(self, config: ChatConfig) -> None:
+        """As :class:`Endpoint`."""
+        super().__init__(
+            url=config.endpoint,
+            model=config.model,
+            api_key_env=config.api_key_env,
+            concurrency=config.concurrency,
+            timeout_seconds=config.timeout_seconds,
+            retries=config.retries,
+        )
+        self.identity: Mapping[str, Any] = {"backend": "openai", "model": self.model}
+
+    def replies(self, conversations: Sequence[Conversation], sampling: SamplingConfig) -> Iterator[Reply]:
+        """The replies as they come, with ``concurrency`` requests under way; see :class:`ChatModel`."""
+        check_one(sampling)
+        extra: dict[str, Any] = {}
+        if sampling.top_k:
+            extra["top_k"] = sampling.top_k
+        if sampling.repetition_penalty != 1:
+            extra["repetition_penalty"] = sampling.repetition_penalty
+
+        def post(conversation: Conversation) -> str:
+            messages: Any = [dict(message) for message in conversation.messages]
+            return self.client.chat.completions.with_raw_response.create(
+                model=self.model,
+                messages=messages,
+                n=1,
+                temperature=sampling.temperature,
+                top_p=sampling.top_p,
+                max_tokens=sampling.max_new_tokens,
+                seed=conversation.seed % SEEDS,
+                extra_body=extra or None,
+            ).text
+
+        for outcome in self.answers(conversations, post, _reply_from):
+            yield failed(outcome.id, outcome.why) if isinstance(outcome, Failure) else outcome
 
 
 def _without_ends(text: str, key: str) -> str:
@@ -231,12 +275,13 @@ def _json_or_none(text: str) -> Any:
         return None
 
 
-def _reply_from(identifier: str, answer: Mapping[str, Any]) -> Reply | _Failure:
+def _reply_from(conversation: Conversation, answer: Mapping[str, Any]) -> Reply | Failure:
+    identifier = conversation.id
     choices = answer.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices else None
     message = choice.get("message") if isinstance(choice, dict) else None
     if not isinstance(choice, dict) or not isinstance(message, dict):
-        return _Failure(id=identifier, why="the answer holds no message")
+        return Failure(id=identifier, why="the answer holds no message")
     finished = choice.get("finish_reason") not in CUT
     content = message.get("content")
     if isinstance(content, str):
@@ -244,7 +289,7 @@ def _reply_from(identifier: str, answer: Mapping[str, Any]) -> Reply | _Failure:
     if choice.get("finish_reason") == "length":
         # The server keeps reasoning apart, and the model never came to the end of it.
         return replied(identifier, "", finished=False)
-    return _Failure(id=identifier, why="the answer's message holds no text")
+    return Failure(id=identifier, why="the answer's message holds no text")
 
 
 def _message_in(body: str) -> str:

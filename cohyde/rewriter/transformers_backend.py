@@ -9,9 +9,10 @@ from torch import Tensor
 from transformers.cache_utils import DynamicCache
 
 from cohyde.config import SamplingConfig
-from cohyde.errors import Interrupted, UserError
+from cohyde.errors import Interrupted
 from cohyde.progress import Progress
-from cohyde.rewriter.generate import Completion, Request
+from cohyde.rewriter.generate import Completion, Request, TooLong, unwritten, with_room
+from cohyde.rewriter.load import declared_stops
 from cohyde.rewriter.prompts import encode_prompt
 from cohyde.rewriter.sampler import Sampler, row_seed
 from cohyde.rewriter.shared_prefix import SharedPrefixDecoder, attention_switched, can_share_prefix, common_prefix
@@ -82,7 +83,15 @@ class TransformersGenerator:
     Prompts of one call after another that begin alike have their prefix read once, as long as the weights stay.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, *, batch_size: int = 16, share_prefix: bool | None = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        batch_size: int = 16,
+        share_prefix: bool | None = None,
+        too_long: TooLong = "error",
+    ) -> None:
         """Generate with a loaded model.
 
         Args:
@@ -90,11 +99,12 @@ class TransformersGenerator:
             tokenizer: its tokenizer.
             batch_size: rows (prompts times candidates) decoded at once; speed only.
             share_prefix: read the prompts' shared prefix once. None: if the model can, which is tried first.
+            too_long: what becomes of a prompt that leaves the model no room for its completion.
         """
         self.model = model.get_base_model() if hasattr(model, "get_base_model") else model
         self.tokenizer = tokenizer
         self.batch_size = batch_size
-        self.share_prefix = share_prefix
+        self.share_prefix, self.too_long = share_prefix, too_long
         self.stops = stop_tokens(self.model, tokenizer)
         self._shared: tuple[Any, SharedPrefixDecoder] | None = None
 
@@ -102,26 +112,34 @@ class TransformersGenerator:
         """Complete every request; the result is in the order of ``requests``.
 
         Raises:
-            UserError: a prompt and its completion are longer than the model's longest sequence.
+            UserError: a prompt and its completion are longer than the model's longest sequence, and ``too_long`` says
+                that this is an error.
             Interrupted: ``progress`` asked to stop between two batches.
             RuntimeError: the model computes something that is not a number.
         """
         prompts = [encode_prompt(self.tokenizer, request.prompt) for request in requests]
-        self._check_lengths(requests, prompts, sampling)
+        most = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+        places = with_room(requests, prompts, most, sampling, self.too_long)
         # Longest first: if memory is short, that shows at once.
-        order = sorted(range(len(requests)), key=lambda place: (-len(prompts[place]), place))
+        order = sorted(places, key=lambda place: (-len(prompts[place]), place))
         size = max(1, self.batch_size // sampling.n)
-        completions: dict[int, Completion] = {}
-        if not requests:
-            return []
-        with torch.no_grad(), self._evaluating(), self._decoder(prompts, progress) as decoder:
+        completions = {place: unwritten(request.id, sampling) for place, request in enumerate(requests)}
+        done = len(requests) - len(order)
+        if not order:
+            return list(completions.values())
+        with (
+            torch.no_grad(),
+            self._evaluating(),
+            self._decoder([prompts[place] for place in order], progress) as decoder,
+        ):
             for begin in range(0, len(order), size):
                 if progress.stopping:
                     raise Interrupted(f"asked to stop after {begin} of {len(order)} prompts")
                 batch = order[begin : begin + size]
-                done = self._complete(decoder, [requests[p] for p in batch], [prompts[p] for p in batch], sampling)
-                completions.update(zip(batch, done, strict=True))
-                progress.update(len(completions), len(requests), "prompts")
+                texts = self._complete(decoder, [requests[p] for p in batch], [prompts[p] for p in batch], sampling)
+                completions.update(zip(batch, texts, strict=True))
+                done += len(batch)
+                progress.update(done, len(requests), "prompts")
         return [completions[place] for place in range(len(requests))]
 
     def close(self) -> None:
@@ -129,20 +147,6 @@ class TransformersGenerator:
         self.model = self._shared = None
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-
-    def _check_lengths(
-        self, requests: Sequence[Request], prompts: Sequence[Sequence[int]], sampling: SamplingConfig
-    ) -> None:
-        most = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
-        for request, prompt in zip(requests, prompts, strict=True):
-            if not prompt:
-                raise ValueError(f"request {request.id}: the prompt is empty")
-            if most and len(prompt) + sampling.max_new_tokens > most:
-                raise UserError(
-                    f"request {request.id}: {len(prompt)} prompt tokens and {sampling.max_new_tokens} new ones are "
-                    f"more than the rewriter's longest sequence, {most}",
-                    "lower rewriter.max_prompt_tokens, rewriter.few_shot or max_new_tokens",
-                )
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
@@ -239,16 +243,5 @@ def closed_ranks(going: Sequence[int]) -> list[int]:
 
 
 def stop_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
-    """Ids that end a completion: those of ``generation_config.json`` (else ``config.json``) and the tokenizer's.
-
-    Nothing else of a folder's generation settings is ever used (TRAPS 11).
-    """
-    settings = getattr(model, "generation_config", None)
-    declared = getattr(settings, "eos_token_id", None)
-    if declared is None:
-        declared = getattr(model.config.get_text_config(), "eos_token_id", None)
-    ids = declared if isinstance(declared, (list, tuple)) else [declared]
-    stops = frozenset(int(token) for token in (*ids, tokenizer.eos_token_id) if token is not None)
-    if not stops:
-        raise UserError("the rewriter has no end-of-sequence token", "set eos_token_id in its generation_config.json")
-    return stops
+    """As :func:`cohyde.rewriter.load.declared_stops`, of a loaded model."""
+    return declared_stops(getattr(model, "generation_config", None), model.config, tokenizer)
