@@ -280,12 +280,15 @@ def print_report_of(job: Job) -> None:
     Raises:
         UserError: no evaluation is done yet.
     """
-    from cohyde.terminal import out, print_report
+    from cohyde.terminal import out, print_report, scored
 
     found = report_of(job)
     if not found.lines:
         raise UserError(f"run {job.name}: no evaluation is done yet", f"see how far it is: cohyde status {job.name}")
     print_report(out(), found, job.name)
+    done = [node for node in job.seen.nodes.values() if node.id in {line.stage for line in found.lines}]
+    if told := scored(job.store.manifest(done[-1].id, done[-1].fingerprint, job.name).metrics):
+        out().print(f"[dim]{done[-1].id} scored {told}[/dim]", soft_wrap=True)
     node = next(node for node in job.seen.nodes.values() if node.id == "report")
     if job.store.exists(node.id, node.fingerprint):
         out().print(f"[dim]{job.store.usable(node.id, node.fingerprint, job.name) / 'report.md'}[/dim]", soft_wrap=True)

@@ -5,7 +5,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -263,6 +263,10 @@ def _number(value: float | None, best: bool) -> Text:
     return Text(percent(value), style="bold green" if best and value else "")
 
 
+NOT_SCORED = ("no gold", "not sampled")
+"""Why an evaluation leaves a query out."""
+
+
 def print_report(console: Console, report: Report, title: str) -> None:
     """The tables of a report, and what the signs in them mean."""
     console.print(f"[bold]{escape(title)}[/bold]  NDCG@5 in %")
@@ -274,6 +278,17 @@ def print_report(console: Console, report: Report, title: str) -> None:
             console.print(report_table(report, scope))
     if report.selected:
         console.print(f"\n[dim]* selected by dev NDCG@5 (mean over tiers), searched with: {report.search}[/dim]")
+
+
+def scored(metrics: Mapping[str, Any]) -> str:
+    """How many queries of each split an evaluation scored, and how many not, and why; empty where it does not say."""
+    splits = [name.removesuffix("_scored") for name in metrics if name.endswith("_scored")]
+    told = []
+    for split in splits:
+        counts = [(metrics.get(f"{split}_skipped: {why}"), why) for why in NOT_SCORED]
+        skipped = ", ".join(f"{count} {why}" for count, why in counts if count)
+        told.append(f"{split} {metrics[f'{split}_scored']}" + (f" (left out: {skipped})" if skipped else ""))
+    return ", ".join(told)
 
 
 def print_error(error: Exception) -> None:

@@ -501,6 +501,19 @@ def test_each_query_keeps_its_ranking_and_scores(chain: Chain) -> None:
         assert found.values["hit@1"][row] == float(found.ranked[row][0] in found.gold[row])
 
 
+def test_an_evaluation_counts_what_it_scored_and_what_it_left_out(chain: Chain) -> None:
+    dev = chain["data"].metrics["dev_queries"]
+    counts = {name: value for name, value in chain["E.0"].metrics.items() if "_scored" in name or "_skipped" in name}
+    assert counts == {
+        "standard_scored": 3,
+        "standard_skipped: not sampled": 8 - 3,
+        "vague_scored": 4,
+        "vague_skipped: not sampled": 8 - 4,
+        "dev_scored": dev,
+    }
+    assert not [name for name in chain["E.1"].metrics if "_skipped" in name]
+
+
 def test_without_paraphrases_there_is_no_vague_split(chain: Chain, tmp_path: Path) -> None:
     shutil.copytree(chain.path("data"), tmp_path / "data")
     (tmp_path / "data" / "vague.jsonl").unlink()

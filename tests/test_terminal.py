@@ -15,11 +15,11 @@ from cohyde.dag.plan import Plan, make_plan
 from cohyde.dag.spec import StageSpec
 from cohyde.dag.state import StageState, State
 from cohyde.doctor import Check
-from cohyde.encoder.retriever import Answer
 from cohyde.errors import UserError
 from cohyde.evaluation.report import build_report
 from cohyde.evaluation.results import SAMPLE, MetricRow
 from cohyde.live import Live
+from cohyde.retrieval.answer import Answer
 
 
 def console(width: int = 80, *, is_terminal: bool = False, height: int = 25) -> Console:
@@ -41,6 +41,17 @@ def output(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     monkeypatch.setattr(terminal, "err", lambda: shown)
     yield shown
     assert max(map(len, said(shown).splitlines()), default=0) <= request.param
+
+
+# ------------------------------------------------------------------------------------------------------- counts
+
+
+def test_an_evaluation_says_how_many_queries_it_scored_and_why_not_the_others() -> None:
+    counts = {"standard_scored": 40, "standard_skipped: not sampled": 12, "standard_skipped: no gold": 1}
+    assert terminal.scored({"dev_ndcg@5 (query)": 0.5, **counts, "dev_scored": 7}) == (
+        "standard 40 (left out: 1 no gold, 12 not sampled), dev 7"
+    )
+    assert terminal.scored({}) == ""
 
 
 # ------------------------------------------------------------------------------------------------------- texts
@@ -100,7 +111,9 @@ TOOLS = (
 
 def test_a_search_shows_the_description_and_ranked_tools(output: Console) -> None:
     timings = {"load": 2.5, "rewrite": 0.5, "retrieve": 0.01}
-    terminal.print_search(Answer(query="[will] it rain", description="A forecast.", tools=TOOLS, timings=timings))
+    terminal.print_search(
+        Answer(query="[will] it rain", description="A forecast.", rewritten=True, tools=TOOLS, timings=timings)
+    )
     lines = [" ".join(line.split()) for line in said(output).splitlines()]
     assert lines == [
         "request [will] it rain",
@@ -118,8 +131,8 @@ def test_a_search_shows_the_description_and_ranked_tools(output: Console) -> Non
 
 
 def test_a_search_without_a_description_says_so(output: Console) -> None:
-    terminal.print_search(Answer(query="x", description="", tools=(), timings={}))
-    assert "(none: searched with the request)" in said(output)
+    terminal.print_search(Answer(query="x", description="", rewritten=False, reason="as asked", tools=(), timings={}))
+    assert "(none: as asked; searched with the request)" in said(output)
 
 
 # ----------------------------------------------------------------------------------------------------- watching
