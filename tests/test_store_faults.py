@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from test_dag_store import KEY, manifest
 
+from cohyde import filesystem
 from cohyde.dag import store as store_module
 from cohyde.dag.gc import find, remove
 from cohyde.dag.plan import Plan, make_plan
@@ -130,6 +131,7 @@ def killed_at(step: int, store: Store, monkeypatch: pytest.MonkeyPatch) -> bool:
 
             return call
 
+        monkeypatch.setattr(filesystem, "flush", counting(filesystem.flush))  # in flush_tree
         for name in ("flush", "flush_tree", "_record"):
             monkeypatch.setattr(store_module, name, counting(getattr(store_module, name)))
         for name in ("rename", "replace"):

@@ -274,10 +274,8 @@ class Store:
         """
         with writing_to(scratch):
             whole = dataclasses.replace(manifest, files=tuple(_record(scratch, path) for path in files_below(scratch)))
-            flush_tree(scratch)
             (scratch / manifests.FILE_NAME).write_text(whole.to_text(), encoding="utf-8")
-            flush(scratch / manifests.FILE_NAME)
-            flush(scratch)
+            flush_tree(scratch)
             check()
             return self._publish(scratch, whole, check)
 
