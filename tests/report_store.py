@@ -96,7 +96,7 @@ class ReportStore:
             write_jsonl(scratch / "catalog.jsonl", ({"id": t.id, "title": t.title, "api_name": t.api_name}
                                                     for t in self.dataset.tools))  # fmt: skip
         elif node.id == "E.untrained" or (kind == "B" and node.id.count(".") == 1 and node.id != "B.rewriter"):
-            self._evaluate(scratch, draw, 0.3, ["fused rankings"] if "fused" in number else ["query", *SEARCH_MODES])
+            self._evaluate(scratch, draw, 0.3, ["fused rankings"] if "fused" in number else ["query", "description"])
         elif kind == "E":
             self._evaluate(scratch, draw, 0.4 + 0.1 * int(number), SEARCH_MODES, last=plan, number=int(number))
             metrics = {"descriptions": 30, "mean_tokens": 40.0 + int(number), "most_common_share": 0.1}

@@ -5,6 +5,7 @@ import io
 import re
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -45,6 +46,7 @@ from cohyde.evaluation.page.tables import (
     to_markdown,
 )
 
+ROOT = Path(__file__).resolve().parent.parent
 EVIL = "<script>alert('x')</script> & \"quotes\" <img src=x onerror=alert(1)>"
 TABLE = Table(
     key="main",
@@ -157,6 +159,13 @@ def test_a_cell_shows_number_interval_and_note_and_sorts_by_the_number() -> None
     assert '<td class="n">–</td>' in html
     assert '<th colspan="2" scope="colgroup">standard</th>' in html
     assert '<tr class="marked">' in html and "<caption><span>NDCG@5 in %</span></caption>" in html
+
+
+def test_the_example_in_the_docs_is_small_asks_for_nothing_and_names_no_folder() -> None:
+    html = (ROOT / "docs" / "example-report.html").read_text(encoding="utf-8")
+    assert len(html.encode()) < 1_500_000
+    assert set(re.findall(r'(?:src|href)="([^"#]+)', html)) == {"data:,"}
+    assert not re.search(r"(?<![\w/…])/(?:home|root|tmp|work|mnt|data|usr|var)/", html)
 
 
 # ----------------------------------------------------------------------------------------------------------- curves

@@ -13,8 +13,8 @@ from report_store import TIERS, WARNING, ReportStore
 from cohyde.cli_report import _find, _subjects
 from cohyde.evaluation.page.data import Cell, Notices, PageData, Part, Table
 from cohyde.evaluation.per_query import PerQuery, read_per_query
-from stages.reporting.execution import shareable
 from stages.reporting.page import Subject, page_of
+from stages.reporting.views import shareable
 
 
 @pytest.fixture(scope="module")

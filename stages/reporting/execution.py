@@ -1,9 +1,7 @@
 """How runs were executed: when, for how long, on what, what is done, and what a person should have seen."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from pathlib import PurePosixPath
 from typing import Any
 
 from cohyde.config import Config, plain
@@ -26,7 +24,7 @@ from cohyde.evaluation.page.data import (
 )
 from cohyde.evaluation.page.timeline import span
 from stages.reporting.results import UNTRAINED
-from stages.reporting.views import ROUND, Arm, RunView
+from stages.reporting.views import ROUND, Arm, RunView, shareable
 
 WORK: Mapping[str, str] = {
     "S1a": "Encoder training",
@@ -59,12 +57,6 @@ SIGN = {
     "failed": "failed",
     "blocked": "blocked",
 }
-PATH = re.compile(r"(?<![\w:/.])(?:/[\w.@+-]+){2,}/?|\b[A-Za-z]:\\[^\s'\"]+")
-
-
-def shareable(text: str) -> str:
-    """Without the folders of the machine it comes from: of an absolute path its last part is left."""
-    return PATH.sub(lambda found: f"…/{PurePosixPath(found[0].replace(chr(92), '/')).name}", text)
 
 
 def _work(stage: str) -> str:

@@ -13,7 +13,7 @@ from stages.reporting.examples import examples
 from stages.reporting.health import health_figures, health_table, latency_table, training_figures
 from stages.reporting.measured import Value
 from stages.reporting.results import DESCRIPTION, DEV, RAW_QUERY, UNTRAINED, WARMED_UP, Results, named, signed
-from stages.reporting.views import Arm
+from stages.reporting.views import Arm, shareable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,7 +287,7 @@ def _kicker(arms: Sequence[Arm]) -> str:
     seeds = len(arms[0].runs)
     parts = [
         "CoHyDE",
-        f"preset {execution.shareable(first.preset).removeprefix('…/')}",
+        f"preset {shareable(first.preset).removeprefix('…/')}",
         f"{first.settings.rounds} rounds",
     ]
     parts += [f"{seeds} seeds" if seeds > 1 else f"seed {first.seed}"]

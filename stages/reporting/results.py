@@ -13,7 +13,7 @@ from cohyde.evaluation.page.data import Cell, Column, Curve, Figure, Panel, Row,
 from cohyde.evaluation.results import EVERY_QUERY, SAMPLE
 from cohyde.evaluation.seeds import SeedTable
 from stages.reporting.measured import Measured, Source, Value
-from stages.reporting.views import Arm
+from stages.reporting.views import Arm, shareable
 
 DEV = "dev"
 RAW_QUERY, DESCRIPTION = "query", "description"
@@ -456,4 +456,4 @@ def _departures(main: Arm, other: Arm, most: int = 3) -> str:
     lines = differences(plain(main.first.settings), plain(other.first.settings))
     more = "pipeline: 'baselines' → 'cohyde'"  # the same method, without what it is compared with
     lines = [line for line in lines if line != more and not line.startswith(("seeds.", "resources.", "runner."))]
-    return "; ".join(lines[:most]) + (f"; and {len(lines) - most} more" if len(lines) > most else "")
+    return "; ".join(map(shareable, lines[:most])) + (f"; and {len(lines) - most} more" if len(lines) > most else "")

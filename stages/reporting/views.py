@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +28,12 @@ if TYPE_CHECKING:
     from cohyde.evaluation.per_query import PerQuery
 
 ROUND = re.compile(r"(?P<kind>.+)\.(?P<round>\d+)")
+PATH = re.compile(r"(?<![\w:/.])(?:/[\w.@+-]+){2,}/?|\b[A-Za-z]:\\[^\s'\"]+")
+
+
+def shareable(text: str) -> str:
+    """Without the folders of the machine it comes from: of an absolute path its last part is left."""
+    return PATH.sub(lambda found: f"…/{PurePosixPath(found[0].replace(chr(92), '/')).name}", text)
 
 
 @dataclass(frozen=True, kw_only=True)
