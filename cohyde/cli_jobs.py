@@ -229,13 +229,24 @@ def run_live(live: "Live", part: "Plan", job: Job, address: str | None, resume: 
 
     Raises:
         typer.Exit: interrupted, or Ray has ended under it; how to resume has been said.
+        UserError: what the settings track with is not installed.
     """
     from cohyde.dag.runner import run
     from cohyde.terminal import print_interrupted
+    from cohyde.trackers import check_tracking
 
+    check_tracking(job.settings.tracking)
     try:
         with live:
-            result = run(part, job.store, run_name=live.run, address=address, how=job.settings.runner, on_event=live)
+            result = run(
+                part,
+                job.store,
+                run_name=live.run,
+                address=address,
+                how=job.settings.runner,
+                tracking=job.settings.tracking,
+                on_event=live,
+            )
             live.end(result)
     except KeyboardInterrupt:
         print_interrupted(live.run, resume)

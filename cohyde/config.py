@@ -14,7 +14,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from cohyde.errors import UserError
 from cohyde.resources import resource_folder
@@ -540,6 +540,30 @@ class ServeConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TrackingConfig:
+    """Where step metrics go beside the store, while a stage trains. ``tracking=NAME`` is short for ``tracking.to``."""
+
+    SHORTHAND: ClassVar[str] = "to"
+
+    to: str = setting("none")
+    """Strategy: ``none``, ``tensorboard`` or ``mlflow``; each but the first is an extra to be installed."""
+    folder: str = setting("")
+    """TensorBoard: logs go to ``tensorboard`` below this folder. Empty: the run's own in the store."""
+    uri: str = setting("")
+    """MLflow: tracking URI. Empty: ``MLFLOW_TRACKING_URI``, else ``mlflow.db`` in the store. Keys never belong here."""
+    experiment: str = setting("cohyde")
+    """MLflow: the experiment's name."""
+
+    def __post_init__(self) -> None:
+        """Refuse credentials: a run's configuration is written down."""
+        if "@" in self.uri.partition("://")[2].partition("/")[0]:
+            raise ValueError(
+                "uri holds credentials, and would be written down; set MLFLOW_TRACKING_USERNAME and "
+                "MLFLOW_TRACKING_PASSWORD instead"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Config:
     """One run, completely."""
 
@@ -567,6 +591,7 @@ class Config:
     baselines: BaselinesConfig = section(BaselinesConfig)
     resources: AllResourcesConfig = section(AllResourcesConfig, identity=False)
     runner: RunnerConfig = section(RunnerConfig, identity=False)
+    tracking: TrackingConfig = section(TrackingConfig, identity=False)
     serve: ServeConfig = section(ServeConfig, identity=False)
 
 
@@ -740,7 +765,8 @@ def _build(kind: type[Any], layers: list[tuple[str, Any]], prefix: str, base: An
         given = [(source, data[item.name]) for source, data in layers if item.name in data]
         current = getattr(base, item.name)
         if dataclasses.is_dataclass(current):
-            values[item.name] = _build(type(current), given, f"{prefix}{item.name}.", current)
+            spelt_out = [(source, _spelt_out(value, type(current))) for source, value in given]
+            values[item.name] = _build(type(current), spelt_out, f"{prefix}{item.name}.", current)
         elif isinstance(current, Mapping):
             values[item.name] = dict(current)
             for source, value in given:
@@ -755,6 +781,12 @@ def _build(kind: type[Any], layers: list[tuple[str, Any]], prefix: str, base: An
     except ValueError as error:
         source = layers[-1][0] if layers else "defaults"
         raise UserError(f"{source}: {prefix.rstrip('.')}: {error}") from None
+
+
+def _spelt_out(value: Any, kind: type[Any]) -> Any:
+    """A section for which a bare text stands, where the section has such a short form."""
+    short = getattr(kind, "SHORTHAND", None)
+    return {short: value} if short is not None and isinstance(value, str) else value
 
 
 def _checked(value: Any, hint: Any, item: dataclasses.Field[Any], key: str, source: str) -> Any:

@@ -1,5 +1,6 @@
 """How a stage tells what it is doing, without knowing who listens."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -31,6 +32,9 @@ class Progress(Protocol):
     def update(self, done: float, total: float, what: str = "") -> None:
         """``done`` of ``total`` units of ``what`` (for example ``"steps"``) are finished."""
 
+    def track(self, row: Mapping[str, float]) -> None:
+        """What was measured at a step, as a row of ``steps.jsonl``, for whoever watches (:mod:`cohyde.trackers`)."""
+
     def log(self, message: str) -> None:
         """One line for the stage's log."""
 
@@ -47,6 +51,9 @@ class Silent:
     executor: Executor = HERE
 
     def update(self, done: float, total: float, what: str = "") -> None:
+        """Ignore it."""
+
+    def track(self, row: Mapping[str, float]) -> None:
         """Ignore it."""
 
     def log(self, message: str) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +158,9 @@ class _Part:
 
     def update(self, done: float, total: float, what: str = "") -> None:
         self._tally.update(self._number, done)
+
+    def track(self, row: Mapping[str, float]) -> None:
+        self._whole.track(row)
 
     def log(self, message: str) -> None:
         self._whole.log(message)

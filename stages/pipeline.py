@@ -17,6 +17,7 @@ from cohyde.models.reference import identity
 from cohyde.rewriter.generate import BACKENDS, chosen
 from cohyde.rewriter.preferences import PICKS, REWARDS
 from cohyde.rewriter.prompts import load_prompt
+from cohyde.trackers import TRACKERS
 from stages.data import STAGE as DATA
 from stages.describe import STAGE as DESCRIBE
 from stages.describe import DescribeConfig, GenerationConfig
@@ -79,6 +80,7 @@ def check_strategies(config: Config, found: Surroundings) -> None:
         ("retrain.anchor", config.retrain.anchor, ANCHORS),
         ("encoder.train.negatives", config.encoder.train.negatives, NEGATIVES),
         ("search.mode", config.search.mode, SEARCH_MODES),
+        ("tracking.to", config.tracking.to, TRACKERS),
         ("preferences.reward", config.preferences.reward, REWARDS),
         ("preferences.pick", config.preferences.pick, PICKS),
         ("instruction.targets", config.instruction.targets, TARGETS),

@@ -35,10 +35,11 @@ def record(location: str | Path, name: str, overrides: Sequence[str] = SMALLEST)
     return store, plan
 
 
-def finish(location: str | Path, name: str, overrides: Sequence[str] = SMALLEST) -> Store:
-    """A run of the tiny preset with all its stages done."""
+def finish(location: str | Path, name: str, overrides: Sequence[str] = SMALLEST, until: str | None = None) -> Store:
+    """A run of the tiny preset with all its stages done, or a stage and what that needs."""
     store, plan = record(location, name, overrides)
-    for node in plan.nodes.values():
+    tracking = load_config("tiny", overrides).tracking
+    for node in (plan.until(until) if until else plan).nodes.values():
         sources = {key: plan.nodes[source] for key, source in node.inputs.items()}
         task = Task(
             spec=plan.specs[node.name],
@@ -49,6 +50,7 @@ def finish(location: str | Path, name: str, overrides: Sequence[str] = SMALLEST)
             attempt=str(new_attempt(store, node.name).at),
             run=name,
             git=None,
+            tracking=tracking,
         )
         outcome = execute(task)
         assert outcome.failure is None, outcome.failure

@@ -19,6 +19,7 @@ FOUNDATION = (
     "progress",
     "resources",
     "shards",
+    "trackers",
     "tracking",
     "training_state",
 )

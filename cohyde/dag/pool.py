@@ -330,6 +330,9 @@ class _Listening:
     def update(self, done: float, total: float, what: str = "") -> None:
         """Only whole shards are counted."""
 
+    def track(self, row: Mapping[str, float]) -> None:
+        """Shards train nothing."""
+
     def log(self, message: str) -> None:
         with suppress(OSError):
             print(message, flush=True)

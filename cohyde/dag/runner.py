@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import cohyde
-from cohyde.config import RunnerConfig
+from cohyde.config import RunnerConfig, TrackingConfig
 from cohyde.dag import events
 from cohyde.dag.attempts import Attempt, Failure, new_attempt
 from cohyde.dag.capacity import (
@@ -31,7 +31,7 @@ from cohyde.dag.session import session, set_environment, undisturbed
 from cohyde.dag.spec import Metrics, StageSpec
 from cohyde.dag.state import StageState, states
 from cohyde.dag.store import Store
-from cohyde.dag.worker import Outcome, Task, execute
+from cohyde.dag.worker import UNTRACKED, Outcome, Task, execute
 from cohyde.errors import ClusterLostError
 
 POLL_SECONDS = 0.25
@@ -62,6 +62,7 @@ def run(
     run_name: str,
     address: str | None = None,
     how: RunnerConfig = USUAL,
+    tracking: TrackingConfig = UNTRACKED,
     until: str | None = None,
     on_event: events.OnEvent = events.ignore,
 ) -> RunResult:
@@ -74,6 +75,7 @@ def run(
         address: of a Ray cluster whose machines all reach the store. None starts Ray on this machine.
         how: retries, checkpoints, and how long stages are waited for when the run is told to stop. A failure that only
             a person can mend is not tried again.
+        tracking: where step metrics go beside the store.
         until: run this stage and what it needs, no more.
         on_event: told everything that happens, in this thread.
 
@@ -97,7 +99,7 @@ def run(
         on_event(events.RayStarting(address=address, done=len(plan.nodes) - len(todo), todo=len(todo)))
         with session(address) as ray:
             check_resources(plan, todo, machines(ray))
-            failures = Execution(ray, Pulse(ray, address), plan, todo, store, run_name, how, on_event).run()
+            failures = Execution(ray, Pulse(ray, address), plan, todo, store, run_name, how, on_event, tracking).run()
     final = states(plan, store, failures, run_name)
     return RunResult(states=tuple(final), failures=tuple(failures.values()))
 
@@ -148,10 +150,11 @@ class Execution:
         run_name: str,
         how: RunnerConfig,
         on_event: events.OnEvent,
+        tracking: TrackingConfig,
     ) -> None:
         """Nothing is submitted yet."""
         self.ray, self.pulse, self.plan, self.store = ray, pulse, plan, store
-        self.run_name, self.how, self.tell = run_name, how, on_event
+        self.run_name, self.how, self.tell, self.tracking = run_name, how, on_event, tracking
         self.missing = {node.name: set(node.inputs.values()) for node in todo}
         for waits in self.missing.values():
             waits.intersection_update(self.missing)
@@ -297,6 +300,7 @@ class Execution:
             git=self.git,
             over=self.watches[node.name].number,
             checkpoint_seconds=60 * self.how.checkpoint_minutes,
+            tracking=self.tracking,
             workers=workers,
         )
         remote = self.remote["GPU" in asked].options(name=node.name, **ray_options(spec))

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, cast
 
-from cohyde.config import plain
+from cohyde.config import TrackingConfig, plain
 from cohyde.dag.attempts import Attempt, Failure, Owner, attempt_at, end_left_processes
 from cohyde.dag.bucket import AwayError
 from cohyde.dag.leases import BEAT_SECONDS, Lease, LeaseLostError, take
@@ -33,8 +33,10 @@ from cohyde.dag.store import Store
 from cohyde.errors import DivergedError, Interrupted, UserError
 from cohyde.executor import HERE, Executor
 from cohyde.filesystem import as_user_error
+from cohyde.trackers import Origin, Tracking
 
 PROGRESS_SECONDS = 0.5
+UNTRACKED = TrackingConfig()
 KEPT_WARNINGS = 100
 KEPT_LINES = 20
 
@@ -57,6 +59,7 @@ class Task:
     over: int = 0
     """The number of the lease that was found free."""
     checkpoint_seconds: float = 300.0
+    tracking: TrackingConfig = UNTRACKED
     workers: int = 1
     """Processes that there is room for: this one, and helpers beside it."""
 
@@ -84,6 +87,8 @@ def execute(task: Task) -> Outcome:
     keeps = store.checkpoints(task.node.id, task.node.fingerprint)
     every = max(PROGRESS_SECONDS, store.poll_seconds)
     reporter = Reporter(attempt, lease, keeps, task.checkpoint_seconds, every)
+    origin = Origin(run=task.run, stage=task.node.id, artifact=task.node.name, store=store.root)
+    reporter.tracking = Tracking(task.tracking, origin, reporter.warn)
     if task.workers > 1:
         from cohyde.dag.pool import Pool  # which knows this module
 
@@ -103,6 +108,7 @@ def execute(task: Task) -> Outcome:
             attempt.end()
             raise
         finally:
+            reporter.tracking.close(done=False)
             lease.release()
             give_back_memory()
 
@@ -131,6 +137,8 @@ def _attempt(task: Task, store: Store, attempt: Attempt, reporter: "Reporter", l
     scratch = store.scratch(node.id, node.fingerprint)
     try:
         metrics = checked_metrics(spec.id, function(inputs, spec.config, scratch, reporter), reporter)
+        if reporter.tracking is not None:
+            reporter.tracking.close(done=True)  # before its warnings are written down
         manifest = Manifest(
             id=node.id,
             fingerprint=node.fingerprint,
@@ -353,6 +361,7 @@ class Reporter:
         self.warnings: list[str] = []
         self.checkpoints, self.checkpoint_seconds = checkpoints, checkpoint_seconds
         self.executor: Executor = HERE
+        self.tracking: Tracking | None = None
         self._attempt, self._lease, self._every = attempt, lease, every
         self._stop = self._heeds = False
         self._state: tuple[float, float, str] | None = None
@@ -377,6 +386,11 @@ class Reporter:
         if self._state is None or self._state[1:] != (total, what) or done < self._state[0]:
             self._first, self._since = done, self._seen
         self._state = (done, total, what)
+
+    def track(self, row: Mapping[str, float]) -> None:
+        """What was measured at a step, for a tracker."""
+        if self.tracking is not None:
+            self.tracking.track(row)
 
     def log(self, message: str) -> None:
         """One line for the log. A full disk is found out by what matters, not by this."""

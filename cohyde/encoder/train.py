@@ -149,6 +149,8 @@ def _fit(run: "_Run", best: "_Best", progress: Progress) -> list[dict[str, float
         history += notes["history"]
     else:
         best.consider(0, lambda row: history.append({"epoch": 0.0, **row}))
+        for row in history:
+            progress.track(row)
         checkpoints.after(0, write)
     for step, (batch, epoch) in enumerate(run.batches(), start=1):
         if found and step <= found[0]:
@@ -164,6 +166,7 @@ def _fit(run: "_Run", best: "_Best", progress: Progress) -> list[dict[str, float
         history.append({"step": step, "epoch": run.epochs_after(step), "loss": loss, "grad_norm": norm, "lr": lr})
         if step % run.recipe.eval_every == 0 or step == run.total:
             best.consider(step, history[-1].update)
+        progress.track(history[-1])
         progress.update(step, run.total, "steps")
         checkpoints.after(step, write)
     return history

@@ -72,6 +72,7 @@ class Recorder(TrainerCallback):
                 raise DivergedError(f"{name} is {logs[name]} at step {state.global_step} of {self.steps}")
         row = {ours: float(logs[theirs]) for theirs, ours in LOGGED.items() if theirs in logs}
         self.history.append({"step": state.global_step, "epoch": float(state.epoch), **row})
+        self.progress.track(self.history[-1])
         self.progress.update(state.global_step, self.steps, "steps")
         self.good = self.untried or self.good
         if state.global_step % max(1, self.steps // GOOD_COPIES) == 0:
@@ -84,6 +85,7 @@ class Recorder(TrainerCallback):
             return
         score = self._score(model)
         self.history.append({"step": state.global_step, "score": score})
+        self.progress.track(self.history[-1])
         if score > self.best_score:
             self.best_step, self.best_score = state.global_step, score
             self.best_adapter = _adapter_of(model)
