@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cohyde import exported
 from cohyde.catalog import fold
-from cohyde.config import Config
+from cohyde.config import Config, RewriterConfig
 from cohyde.dag.manifest import Manifest
 from cohyde.data.dataset import CATALOG, dataset_checksum, dataset_folder, read_card
 from cohyde.encoder.retriever import FAISS_FILE, IDS_FILE, read_index
@@ -96,12 +96,23 @@ def _recipe(trained: Trained) -> exported.Recipe:
     prompt = replace(trained.prompt, examples=(*trained.prompt.examples, *trained.examples))
     return exported.Recipe(
         encoder=replace(trained.embedding, model=exported.ENCODER),
-        rewriter=replace(trained.rewriting, model=exported.REWRITER, few_shot=0),
+        rewriter=_loaded_here(trained.rewriting),
         describe=trained.sampling,
         search=trained.search,
         prompt=prompt,
         run=trained.name,
         stage=trained.state,
+    )
+
+
+def _loaded_here(rewriter: RewriterConfig) -> RewriterConfig:
+    """What of the settings matters wherever the model is loaded; where it was served is nobody's business."""
+    return RewriterConfig(
+        model=exported.REWRITER,
+        prompt=rewriter.prompt,
+        max_prompt_tokens=rewriter.max_prompt_tokens,
+        batch_size=rewriter.batch_size,
+        precision=rewriter.precision,
     )
 
 

@@ -21,6 +21,8 @@ SPLITS = {
     "vague": "vague paraphrases of them",
     "dev": "dev queries, on which checkpoints and rounds are chosen",
 }
+OF_A_MACHINE = ("resources", "runner", "serve", "tracking")
+"""Sections of the configuration that say nothing of the models."""
 LIBRARIES = ("cohyde", "torch", "transformers", "sentence-transformers", "trl", "peft", "faiss-cpu")
 
 
@@ -312,11 +314,7 @@ def _reproduce(facts: Facts) -> str:
     config, manifest = facts.config, facts.manifest(facts.stage)
     seeds = f"warm-up {config.seeds.warmup}, rounds {config.seeds.loop}, split {config.data.split_seed}"
     versions = ", ".join(f"{name} {manifest.versions[name]}" for name in LIBRARIES if name in manifest.versions)
-    settings = {
-        name: value
-        for name, value in _without_places(plain(config)).items()
-        if name not in ("resources", "runner", "tracking")
-    }
+    settings = {name: value for name, value in _without_places(plain(config)).items() if name not in OF_A_MACHINE}
     return "\n".join(
         [
             "## Configuration, seeds, versions",
@@ -339,9 +337,9 @@ def _reproduce(facts: Facts) -> str:
 
 
 def _without_places(value: Any, key: str = "") -> Any:
-    """Settings without where things lie on one machine: of a local path the last part is kept."""
+    """Settings without where things lie or are served: of a local path the last part is kept."""
     if isinstance(value, dict):
-        return {name: _without_places(item, name) for name, item in value.items()}
+        return {name: _without_places(item, name) for name, item in value.items() if name != "endpoint"}
     if key in ("model", "path") and isinstance(value, str) and value.startswith(("/", "~", ".")):
         return value.rstrip("/").rpartition("/")[2]
     return value

@@ -353,7 +353,10 @@ def test_licences_are_written_as_the_hub_knows_them() -> None:
 
 
 def test_no_place_on_this_machine_is_told() -> None:
-    told = {"encoder": {"model": "/home/me/models/mine"}, "data": {"path": "./data/mytools"}}
+    told = {
+        "encoder": {"model": "/home/me/models/mine", "endpoint": "http://10.0.0.1"},
+        "data": {"path": "./data/mytools"},
+    }
     assert _without_places(told) == {"encoder": {"model": "mine"}, "data": {"path": "mytools"}}
     assert _without_places({"model": "BAAI/bge-large-en-v1.5"}) == {"model": "BAAI/bge-large-en-v1.5"}
 
