@@ -24,6 +24,8 @@ Row = Mapping[str, float]
 """As in ``steps.jsonl``."""
 GRACE_SECONDS = 60.0
 """How long the end of a stage waits for rows that are still on their way: a dead server is found out before that."""
+STOP_SECONDS = 5.0
+"""The same for a stage that was stopped or has failed: somebody waits for it to go."""
 MOST_ROWS = 100
 """Rows handed over at once at most: MLflow takes 1,000 numbers a request."""
 
@@ -183,9 +185,10 @@ class Tracking:
             return
         self._done = done
         self._rows.put(None)
-        thread.join(GRACE_SECONDS)
+        seconds = GRACE_SECONDS if done else STOP_SECONDS
+        thread.join(seconds)
         if thread.is_alive():
-            self._tell(f"no answer for {GRACE_SECONDS:.0f} s")
+            self._tell(f"no answer for {seconds:.0f} s")
 
     def _work(self) -> None:
         try:

@@ -48,7 +48,8 @@ def test_curves_are_points_by_name(tmp_path: Path) -> None:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine the libraries' imports alone may take long."""
-    monkeypatch.setattr(trackers, "GRACE_SECONDS", 600.0)
+    for wait in ("GRACE_SECONDS", "STOP_SECONDS"):
+        monkeypatch.setattr(trackers, wait, 600.0)
 
 
 def origin(store: Path, artifact: str = "S1a-0123456789abcdef") -> Origin:
