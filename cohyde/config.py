@@ -420,6 +420,16 @@ class Bm25Config:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EmbeddingEndpointConfig(EndpointConfig):
+    """A server that speaks OpenAI's ``/embeddings``; here ``model`` is the name by which it serves an encoder."""
+
+    dimensions: int | None = setting(None, ge=1)
+    """Dimensions that are asked for, and insisted on. None: as many as the model has."""
+    batch_size: int = setting(64, ge=1, identity=False)
+    """Texts a request; speed only."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RefineConfig:
     """The baseline that refines the request by what it finds, round by round."""
 
@@ -436,6 +446,8 @@ class BaselinesConfig:
     """What CoHyDE is compared with; the pipeline ``baselines`` has these stages beside its own."""
 
     bm25: Bm25Config = section(Bm25Config)
+    endpoint: EmbeddingEndpointConfig = section(EmbeddingEndpointConfig, concurrency=8)
+    """An embedding endpoint; a run has this baseline only where ``endpoint.url`` is given."""
     refine: RefineConfig = section(RefineConfig)
     aligned_rounds: int = setting(1, ge=1)
     """Rounds of sampling, scoring and DPO of the rewriter whose encoder stays frozen (one, as in RaFe)."""

@@ -15,6 +15,8 @@ from stages.bm25 import STAGE as BM25
 from stages.bm25 import Bm25StageConfig
 from stages.describe_evaluation import STAGE as TEXTS
 from stages.describe_evaluation import DescribeEvaluationConfig
+from stages.embedding_endpoint import STAGE as ENDPOINT
+from stages.embedding_endpoint import EndpointStageConfig
 from stages.fuse import STAGE as FUSE
 from stages.fuse import FuseConfig
 from stages.pipeline import Graph, Surroundings, pipeline
@@ -34,7 +36,7 @@ def baselines(config: Config, found: Surroundings | None = None) -> list[StageSp
     """CoHyDE and all that it is compared with.
 
     Raises:
-        UserError: as :func:`stages.pipeline.pipeline`, or a fusion does not exist.
+        UserError: as :func:`stages.pipeline.pipeline`, a fusion does not exist, or an endpoint lacks its model.
     """
     found = found or Surroundings()
     if config.baselines.fusion not in FUSIONS:
@@ -42,10 +44,15 @@ def baselines(config: Config, found: Surroundings | None = None) -> list[StageSp
             f"baselines.fusion is {config.baselines.fusion!r}, which does not exist",
             f"choose one of: {', '.join(FUSIONS)}",
         )
+    if config.baselines.endpoint.url and not config.baselines.endpoint.model:
+        raise UserError(
+            "baselines.endpoint.url is given, but not what is to be asked there", "set baselines.endpoint.model"
+        )
     graph = Baselines(config, found)
     return [
         *pipeline(config, found),
         graph.bm25(),
+        *([graph.endpoint()] if config.baselines.endpoint.url else []),
         graph.untrained_rewriter(),
         graph.expanded(),
         graph.search("B.expand", "B.expand.texts"),
@@ -69,6 +76,13 @@ class Baselines(Graph):
             bm25=self.config.baselines.bm25, index_form=self.config.encoder.index_form, **self._scored
         )
         return BM25.spec("B.bm25", config, {"data": "data"}, self.config.resources)
+
+    def endpoint(self) -> StageSpec:
+        """B.endpoint: raw queries and tools, embedded by a server."""
+        config = EndpointStageConfig(
+            endpoint=self.config.baselines.endpoint, index_form=self.config.encoder.index_form, **self._scored
+        )
+        return ENDPOINT.spec("B.endpoint", config, {"data": "data"}, self.config.resources)
 
     # -------------------------------------------------------------------------------------- an untrained rewriter
 

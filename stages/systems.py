@@ -64,7 +64,7 @@ SYSTEMS = (
         group=BASELINE,
         stage="B.endpoint",
         search="query",
-        about="vectors of an OpenAI-compatible server; only where baselines.endpoint names one",
+        about="vectors of an OpenAI-compatible server; only where baselines.endpoint.url names one",
     ),
     Entry(
         key="expand",

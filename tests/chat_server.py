@@ -12,7 +12,9 @@ from typing import Any
 Act = Callable[[BaseHTTPRequestHandler], None]
 Script = Callable[[dict[str, Any], int], "Act | str"]
 """From a request's body, and how often its messages have been sent before, to what happens; a text is the reply."""
-CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
+WHAT = {CHAT: "messages", COMPLETIONS: "prompt", EMBEDDINGS: "input"}
+"""The key of a request's body that holds what is asked."""
 
 
 def said(text: str | None, finish_reason: str = "stop") -> Act:
@@ -96,7 +98,7 @@ def chat_server(script: Script, models: tuple[str, ...] = ("m",), route: str = C
             nonlocal under_way
             asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             with lock:
-                what = "messages" if route == CHAT else "prompt"
+                what = WHAT[route]
                 before = sum(request[what] == asked[what] for request in record.requests)
                 record.requests.append(asked)
                 record.headers.append({name.lower(): value for name, value in self.headers.items()})
