@@ -79,6 +79,28 @@ class DataConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LoraConfig:
+    """Low-rank adapters; merged into the base weights after training."""
+
+    rank: int = setting(16, ge=1)
+    """r (paper: 16 for SFT, 64 for DPO)."""
+    alpha: int = setting(32, ge=1)
+    """Scaling numerator (paper: 32 for SFT; ours for DPO: 128)."""
+    dropout: float = setting(0.05, ge=0, lt=1)
+    """Dropout before the adapter (paper)."""
+    targets: tuple[str, ...] = setting(("q_proj", "k_proj", "v_proj", "o_proj"))
+    """Module names. One that matches no module is an error. In Qwen3.5 every fourth layer alone has these four."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderLoraConfig(LoraConfig):
+    """Adapters on the encoder in place of training all of its weights."""
+
+    enabled: bool = False
+    """Off: all weights are trained (paper)."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class EncoderTrainConfig:
     """Symmetric InfoNCE with in-batch negatives."""
 
@@ -88,6 +110,8 @@ class EncoderTrainConfig:
     """AdamW weight decay, on all but biases and norms (paper)."""
     warmup_ratio: float = setting(0.05, ge=0, lt=1)
     """Share of the steps in linear warm-up, then cosine to zero (paper)."""
+    warmup_steps: int | None = setting(None, ge=0, identity="unless_default")
+    """Steps in linear warm-up, in place of a share of them."""
     batch_size: int = setting(256, ge=2)
     """Pairs a step; all of them are each other's negatives (paper)."""
     epochs: int = setting(5, ge=1)
@@ -101,7 +125,15 @@ class EncoderTrainConfig:
     precision: Literal["float32", "bf16"] = setting("bf16")
     """Arithmetic of the forward pass; the weights stay float32 (paper: bf16)."""
     negatives: str = setting("all", identity="unless_default")
-    """Strategy: which in-batch tools are negatives: ``all`` (paper), or ``gold_aware`` (no gold of the same query)."""
+    """Strategy: which in-batch tools are negatives: ``all`` (paper), or ``gold_aware`` (none that is right as well)."""
+    mini_batch_size: int | None = setting(None, ge=1, identity="unless_default")
+    """Texts a forward pass, of which no more are held in memory at once (GradCache): memory no longer grows with
+    ``batch_size``, and each text is encoded twice. None holds the whole batch. The gradient is the same; that it bears
+    identity is dropout's doing, whose draws depend on how a batch is cut up."""
+    length_window: int = setting(1, ge=1, identity="unless_default")
+    """Batches whose pairs are sorted by length together before they are cut (ours): less padding, but tools of a length
+    meet more often, a tool with itself above all, so it wants a large catalogue. 1 shuffles alone (paper)."""
+    lora: EncoderLoraConfig = section(EncoderLoraConfig, identity="unless_default")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,10 +142,17 @@ class EmbeddingConfig:
 
     model: str = setting("BAAI/bge-large-en-v1.5", identity=False)
     """Model reference; its content (or hub revision) is what identity sees."""
-    pooling: Literal["auto", "cls", "mean"] = setting("cls")
-    """How token vectors become one vector; ``auto`` keeps what the model's own folder says."""
+    pooling: Literal["auto", "cls", "mean", "last_token"] = setting("cls")
+    """How token vectors become one vector; ``auto`` keeps what the model's own folder says. ``last_token`` is for
+    models that read from left to right alone, such as Qwen3-Embedding."""
     max_length: int = setting(256, ge=8)
-    """Tokens of a text that are read (paper)."""
+    """Tokens of a text that are read, its instruction included (paper)."""
+    tool_max_length: int | None = setting(None, ge=8, identity="unless_default")
+    """The same for texts of the catalogue; None: ``max_length``."""
+    query_instruction: str = setting("", identity="unless_default")
+    """Put before whatever the catalogue is searched with, such as E5's ``"query: "``. Empty: nothing (paper)."""
+    tool_instruction: str = setting("", identity="unless_default")
+    """Put before every text of the catalogue, such as E5's ``"passage: "``. Empty: nothing (paper)."""
     index_form: int = setting(5, ge=1, le=5)
     """Rendering φ of the catalogue in the index, and of S1a's positives (paper: the full record)."""
     embed_batch_size: int = setting(64, ge=1, identity=False)
@@ -147,6 +186,20 @@ class RetrainConfig:
     """Passes over the pairs."""
     queries: int | None = setting(None, ge=1, identity=False)
     """S2 describes a sample of this many training queries, a new one each round, stratified by tier. None: all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MiningConfig:
+    """S3n: hard negatives for S3, mined with the encoder that S3 starts from (ours)."""
+
+    enabled: bool = setting(False, identity=False)
+    """Off by default: S3 has in-batch negatives alone (paper)."""
+    per_anchor: int = setting(2, ge=1)
+    """k: hard negatives of an anchor at most; those of a batch are negatives of all its anchors."""
+    depth: int = setting(50, ge=1)
+    """Highest-ranked tools among which they are looked for."""
+    max_score_share: float = setting(0.95, gt=0, le=1)
+    """A tool above this share of the best gold's score may be right, and is none (NV-Retriever: 0.95)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,20 +321,6 @@ class SamplingConfig:
         """Refuse several greedy completions: they would all be the same (TRAPS 10)."""
         if self.n > 1 and self.temperature == 0:
             raise ValueError(f"n={self.n} with temperature 0 gives {self.n} equal completions; set temperature above 0")
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoraConfig:
-    """Low-rank adapters; merged into the base weights after training."""
-
-    rank: int = setting(16, ge=1)
-    """r (paper: 16 for SFT, 64 for DPO)."""
-    alpha: int = setting(32, ge=1)
-    """Scaling numerator (paper: 32 for SFT; ours for DPO: 128)."""
-    dropout: float = setting(0.05, ge=0, lt=1)
-    """Dropout before the adapter (paper)."""
-    targets: tuple[str, ...] = setting(("q_proj", "k_proj", "v_proj", "o_proj"))
-    """Module names. One that matches no module is an error. In Qwen3.5 every fourth layer alone has these four."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -589,6 +628,7 @@ class Config:
     data: DataConfig = section(DataConfig)
     encoder: EncoderConfig = section(EncoderConfig)
     retrain: RetrainConfig = section(RetrainConfig)
+    mining: MiningConfig = section(MiningConfig)
     rewriter: RewriterConfig = section(RewriterConfig)
     sft: SftConfig = section(SftConfig)
     instruction: InstructionConfig = section(InstructionConfig)
@@ -620,13 +660,17 @@ def identity_of(config: Any) -> dict[str, Any]:
     for item in dataclasses.fields(config):
         rule = item.metadata.get("identity", True)
         value = getattr(config, item.name)
-        if rule is False or (rule == "unless_default" and value == item.default):
+        if rule is False or (rule == "unless_default" and value == _default(item)):
             continue
         told = identity_of(value) if dataclasses.is_dataclass(value) else plain(value)
         if rule == "unless_default" and not told and dataclasses.is_dataclass(value):
             continue
         kept[item.name] = told
     return kept
+
+
+def _default(item: dataclasses.Field[Any]) -> Any:
+    return item.default if item.default_factory is dataclasses.MISSING else item.default_factory()
 
 
 def plain(value: Any) -> Any:

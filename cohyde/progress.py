@@ -6,6 +6,14 @@ from typing import Protocol
 
 from cohyde.executor import HERE, Executor
 
+TIMED_METRICS = frozenset({"tokens_per_second", "dev_time_share"})
+"""Metrics of stages that say how fast the machine was; in all others equal stages are equal."""
+
+
+def untimed(metrics: Mapping[str, float]) -> dict[str, float]:
+    """What of a stage's metrics is the same whenever and wherever it runs."""
+    return {name: value for name, value in metrics.items() if name not in TIMED_METRICS}
+
 
 class Progress(Protocol):
     """What the runner hands to a stage. All calls are cheap; a stage may call them as often as it likes."""

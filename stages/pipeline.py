@@ -22,6 +22,8 @@ from stages.data import STAGE as DATA
 from stages.describe import STAGE as DESCRIBE
 from stages.describe import DescribeConfig, GenerationConfig
 from stages.evaluate import EVALUATE, UNTRAINED, EvaluateConfig, UntrainedConfig
+from stages.mine_negatives import STAGE as MINE
+from stages.mine_negatives import MineConfig
 from stages.preference_pairs import STAGE as PAIRS
 from stages.preference_pairs import PairsConfig
 from stages.report import STAGE as REPORT
@@ -156,6 +158,7 @@ class Graph:
         for number in range(1, self.config.rounds + 1):
             specs += [
                 self.describe(number),
+                *([self.hard_negatives(number)] if self.config.mining.enabled else []),
                 self.encoder_retrain(number),
                 self.candidates(number),
                 self.pairs(number),
@@ -248,8 +251,20 @@ class Graph:
             f"S2.{number}", config, inputs, self.config.resources, prompts=self._hash_of(self._asked.prompt)
         )
 
+    def hard_negatives(self, number: int) -> StageSpec:
+        """S3n.r: what θr confuses with the golds of S3.r's anchors."""
+        config = MineConfig(
+            encoder=self.config.encoder.embedding(),
+            mining=self.config.mining,
+            anchor=self.config.retrain.anchor,
+            query_share=self.config.retrain.query_share,
+            seed=derived_seed(self.config.seeds.loop, f"S3.{number}"),
+        )
+        inputs = {"data": "data", "descriptions": f"S2.{number}", "encoder": self._encoder(number)}
+        return MINE.spec(f"S3n.{number}", config, inputs, self.config.resources)
+
     def encoder_retrain(self, number: int) -> StageSpec:
-        """S3.r: θr → θr+1 on the descriptions of S2.r."""
+        """S3.r: θr → θr+1 on the descriptions of S2.r, with the hard negatives of S3n.r where they are mined."""
         retrain, train = self.config.retrain, self.config.encoder.train
         train = replace(train, lr=retrain.lr or train.lr, epochs=retrain.epochs or train.epochs)
         config = RetrainStageConfig(
@@ -259,6 +274,8 @@ class Graph:
             seed=derived_seed(self.config.seeds.loop, f"S3.{number}"),
         )
         inputs = {"data": "data", "descriptions": f"S2.{number}", "encoder": self._encoder(number)}
+        if self.config.mining.enabled:
+            inputs["negatives"] = f"S3n.{number}"
         return RETRAIN.spec(f"S3.{number}", config, inputs, self.config.resources)
 
     def candidates(self, number: int) -> StageSpec:

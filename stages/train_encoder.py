@@ -7,12 +7,12 @@ from pathlib import Path
 from cohyde.catalog import Query, Tool
 from cohyde.config import EncoderConfig
 from cohyde.data.dataset import read_dataset
-from cohyde.encoder.pairs import Pair
+from cohyde.encoder.pairs import Pair, pairs_of
 from cohyde.io import read_rows, write_json
 from cohyde.progress import Progress
 from cohyde.tracking import write_steps
 from stages.declaration import Stage
-from stages.folders import DESCRIPTIONS, ENCODER_FOLDER, STEPS
+from stages.folders import DESCRIPTIONS, ENCODER_FOLDER, NEGATIVES, STEPS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ def warm_up(inputs: Mapping[str, Path], config: WarmupConfig, out_dir: Path, pro
     from cohyde.models.reference import resolve
 
     dataset, _ = read_dataset(inputs["data"])
-    pairs = [Pair(anchor=query.text, tool=tool) for query in dataset.train for tool in query.tools]
+    pairs = [pair for query in dataset.train for pair in pairs_of(query.text, query)]
     dev = [(query, query.text) for query in dataset.dev]
     start = resolve(config.encoder.model)
     return _train(start, dataset.tools, pairs, dev, config.encoder, config.seed, out_dir, progress)
@@ -52,7 +52,8 @@ def retrain(
     """S3: (description, φ(tool)) pairs, φ drawn uniformly; no real query, unless the anchor strategy says so.
 
     Checkpoints are compared on dev queries that are anchored in the same way: an encoder of descriptions is judged by
-    descriptions. Where none of dev was described, raw dev queries have to do.
+    descriptions. Where none of dev was described, raw dev queries have to do. Where hard negatives were mined for the
+    anchors, they are negatives too.
     """
     from cohyde.encoder.anchors import anchor_pairs, anchored
 
@@ -62,7 +63,9 @@ def retrain(
     pairs = anchor_pairs(dataset.train, *how)
     dev = anchored(dataset.dev, *how) or [(query, query.text) for query in dataset.dev]
     start = inputs["encoder"] / ENCODER_FOLDER
-    return _train(start, dataset.tools, pairs, dev, config.encoder, config.seed, out_dir, progress)
+    mined = read_rows(inputs["negatives"] / NEGATIVES) if "negatives" in inputs else []
+    hard = {row["anchor"]: tuple(row["tools"]) for row in mined}
+    return _train(start, dataset.tools, pairs, dev, config.encoder, config.seed, out_dir, progress, hard)
 
 
 def _train(
@@ -74,6 +77,7 @@ def _train(
     seed: int,
     out_dir: Path,
     progress: Progress,
+    hard_negatives: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, float]:
     from cohyde.encoder.model import load_encoder
     from cohyde.encoder.train import DevSet, train_encoder
@@ -93,23 +97,25 @@ def _train(
         out=out_dir / ENCODER_FOLDER,
         progress=progress,
         negatives=encoder.train.negatives,
+        hard_negatives=hard_negatives or {},
     )
     write_steps(out_dir / STEPS, result.history)
     write_json(out_dir / "training.json", result.metrics)
-    return result.metrics
+    return result.metrics | result.speed
 
 
 WARM_UP = Stage(
     kind="encoder warm-up",
     entry="stages.train_encoder:warm_up",
-    version="2",
+    version="3",
     needs=("data",),
     reserves="encoder",
 )
 RETRAIN = Stage(
     kind="encoder retrain",
     entry="stages.train_encoder:retrain",
-    version="4",
+    version="5",
     needs=("data", "descriptions", "encoder"),
+    optional=("negatives",),
     reserves="encoder",
 )

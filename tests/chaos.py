@@ -24,6 +24,7 @@ from cohyde.dag import manifest as manifests
 from cohyde.dag.attempts import Attempt
 from cohyde.dag.store import Store
 from cohyde.io import sha256_file
+from cohyde.progress import untimed
 
 ROOT = Path(__file__).resolve().parent.parent
 EVERY_STEP = "runner.checkpoint_minutes=0"
@@ -143,7 +144,7 @@ def checksums(store: Path) -> dict[str, str]:
     found = {}
     for folder in Store(store).artifacts():
         record = manifests.parse((folder / manifests.FILE_NAME).read_text(encoding="utf-8"))
-        found[f"{folder.name}: metrics"] = json.dumps(dict(record.metrics), sort_keys=True)
+        found[f"{folder.name}: metrics"] = json.dumps(untimed(record.metrics), sort_keys=True)
         for file in record.files:
             found[f"{folder.name}/{file.path}"] = sha256_file(folder / file.path)
     return found

@@ -98,7 +98,7 @@ def test_exponents_are_numbers_in_a_file_and_on_the_command_line(write, number):
         ("data.drop_invalid=1", "data.drop_invalid has to be true or false, got 1 (int)"),
         ("data.path=2024", "data.path has to be a text, got 2024 (int)"),
         ("data.tools=some", "data.tools has to be a whole number or null, got 'some' (str)"),
-        ("encoder.pooling=max", "encoder.pooling has to be one of auto, cls, mean, got 'max' (str)"),
+        ("encoder.pooling=max", "encoder.pooling has to be one of auto, cls, mean, last_token, got 'max' (str)"),
         (
             "encoder.training_forms=5",
             "encoder.training_forms has to be a list of one or more: a whole number, got 5 (int)",

@@ -92,6 +92,15 @@ def test_the_paper_is_the_default():
     assert not config.instruction.enabled
 
 
+def test_an_llm_as_the_encoder_has_the_figures_of_toolrank_emb():
+    encoder = load_config("qwen3-embedding-lora").encoder
+    train = encoder.train
+    assert (train.lora.enabled, train.lora.rank, train.lora.alpha, train.lora.dropout) == (True, 16, 32, 0.05)
+    assert (train.temperature, train.lr, train.warmup_steps, train.epochs) == (0.05, 1e-4, 50, 1)
+    assert (train.batch_size, train.mini_batch_size) == (2 * 16, 16)
+    assert (encoder.max_length, encoder.tool_max_length, encoder.pooling) == (256, 768, "last_token")
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_repeats_no_setting_of_what_it_extends(name):
     settings, below, named = own_settings(name)

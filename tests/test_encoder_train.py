@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,17 +22,15 @@ from cohyde.encoder.model import load_encoder
 from cohyde.encoder.pairs import Pair
 from cohyde.encoder.train import (
     DevSet,
-    TextCounts,
     TrainingResult,
-    batches_of,
     dev_ndcg,
-    encode_with_gradient,
     learning_rate,
     make_optimizer,
     train_encoder,
 )
+from cohyde.errors import UserError
 from cohyde.io import sha256_file
-from cohyde.progress import Silent
+from cohyde.progress import TIMED_METRICS, Silent
 
 WORDS = ["weather", "currency", "recipe", "flight", "hotel", "music", "stock", "news", "map", "translate"]
 TOOLS = [
@@ -86,6 +85,13 @@ def run(start: Path, out: Path, config: EncoderConfig = CONFIG, **changes: Any) 
     arguments: dict[str, Any] = {"forms": (1, 2, 3, 4, 5), "seed": 0, "dev": DEV, "progress": Listener()} | changes
     pairs, tools = arguments.pop("pairs", PAIRS), arguments.pop("tools", TOOLS)
     return train_encoder(model, pairs, tools, config, out=out, **arguments)
+
+
+def without_dropout(model: SentenceTransformer) -> SentenceTransformer:
+    for part in model.modules():
+        if isinstance(part, torch.nn.Dropout):
+            part.p = 0.0
+    return model
 
 
 @pytest.fixture(scope="module")
@@ -202,7 +208,7 @@ def test_a_list_smaller_than_a_batch_still_trains(tiny_encoder_path: Path, tmp_p
 
 @pytest.mark.parametrize("count", [0, 1])
 def test_fewer_than_two_pairs_are_refused(tiny_encoder_path: Path, tmp_path: Path, count: int) -> None:
-    with pytest.raises(ValueError, match=f"{count} training pairs: InfoNCE needs at least 2"):
+    with pytest.raises(UserError, match=f"{count} training pairs: InfoNCE needs at least 2"):
         run(tiny_encoder_path, tmp_path / "out", pairs=PAIRS[:count])
 
 
@@ -223,15 +229,6 @@ def test_a_dev_set_has_a_gold_set_and_a_tier_for_each_text() -> None:
         DevSet(texts=(), gold=(), tiers=())
 
 
-def test_a_batch_covers_each_pair_once_and_a_single_one_left_over_changes_by_epoch() -> None:
-    assert sorted(position for batch in batches_of(10, 4, 0, 0) for position in batch) == list(range(10))
-    assert [len(batch) for batch in batches_of(10, 4, 0, 0)] == [4, 4, 2]
-    assert batches_of(10, 4, 0, 0) != batches_of(10, 4, 0, 1)
-    left_over = [set(range(9)) - {p for batch in batches_of(9, 4, 0, epoch) for p in batch} for epoch in range(20)]
-    assert {len(positions) for positions in left_over} == {1}
-    assert len(set.union(*left_over)) > 3
-
-
 @pytest.mark.parametrize("total", [2, 7, 100])
 def test_the_learning_rate_follows_transformers_cosine_schedule(total: int) -> None:
     recipe = EncoderTrainConfig(lr=0.5, warmup_ratio=0.05)
@@ -247,6 +244,11 @@ def test_a_run_of_one_step_is_not_all_warm_up() -> None:
     assert learning_rate(0, 1, EncoderTrainConfig(lr=0.5, warmup_ratio=0.05)) == 0.5
 
 
+def test_steps_of_warm_up_are_counted_where_they_are_given() -> None:
+    recipe = EncoderTrainConfig(lr=1.0, warmup_ratio=0.5, warmup_steps=4)
+    assert [learning_rate(step, 100, recipe) for step in range(5)] == [0, 0.25, 0.5, 0.75, 1.0]
+
+
 def test_biases_and_norms_are_not_decayed(tiny_encoder_path: Path) -> None:
     model = load_encoder(tiny_encoder_path, CONFIG, "cpu")
     names = {id(parameter): name for name, parameter in model.named_parameters()}
@@ -259,35 +261,80 @@ def test_biases_and_norms_are_not_decayed(tiny_encoder_path: Path) -> None:
     assert len(decayed) + len(plain) == len(names)
 
 
-def without_dropout(start: Path) -> SentenceTransformer:
-    model = load_encoder(start, CONFIG, "cpu")
-    for part in model.modules():
-        if isinstance(part, torch.nn.Dropout):
-            part.p = 0.0
-    return model
-
-
-def test_chunks_of_similar_length_give_the_vectors_and_gradients_of_one_padded_batch(
-    tiny_encoder_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_text_is_tokenised_once_a_training_however_often_it_is_used(
+    tiny_encoder_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    texts = [render(tool, form) for form in (5, 1) for tool in TOOLS] + [pair.anchor for pair in PAIRS[:20]]
-    gradients, vectors = [], []
-    for chunk in (7, 1000):
-        monkeypatch.setattr(module, "CHUNK_TEXTS", chunk)
-        model = without_dropout(tiny_encoder_path)
-        encoded = encode_with_gradient(model, texts, "float32", TextCounts())
-        infonce(encoded[:20], encoded[20:], 0.05).backward()
-        vectors.append(encoded.detach())
-        gradients.append([parameter.grad for parameter in model.parameters() if parameter.grad is not None])
-    torch.testing.assert_close(vectors[0], vectors[1], atol=1e-6, rtol=0)
-    for small, whole in zip(*gradients, strict=True):
-        torch.testing.assert_close(small, whole, atol=1e-5, rtol=1e-3)
+    model, seen = load_encoder(tiny_encoder_path, CONFIG, "cpu"), Counter[str]()
+    preprocess = model.preprocess
+    monkeypatch.setattr(model, "preprocess", lambda texts, **how: (seen.update(texts), preprocess(texts, **how))[1])
+    run(tiny_encoder_path, tmp_path / "out", model=model, dev=None, forms=(4, 5))
+    assert seen == Counter({pair.anchor for pair in PAIRS} | {render(tool, form) for tool in TOOLS for form in (4, 5)})
 
 
-def test_truncated_texts_and_padding_are_counted(tiny_encoder_path: Path) -> None:
-    counts = TextCounts()
+def test_texts_that_are_cut_and_padding_are_counted_over_all_epochs(tiny_encoder_path: Path, tmp_path: Path) -> None:
     model = load_encoder(tiny_encoder_path, CONFIG, "cpu")
-    widths = [len(model.tokenizer(text)["input_ids"]) for text in ("weather", "please tell me about music")]
-    encode_with_gradient(model, ["weather", "please tell me about music", "music " * 60], "float32", counts)
-    assert (counts.texts, counts.truncated) == (3, 1)
-    assert (counts.tokens, counts.padding) == (3 * 32, (32 - widths[0]) + (32 - widths[1]))
+    pairs = [Pair(anchor="music " * 60, tool="music"), Pair(anchor="weather", tool="weather")]
+    words = len(model.tokenizer("music " * 60)["input_ids"])
+    widths = sorted(
+        len(model.tokenizer(text)["input_ids"]) for text in ("weather", *(render(t, 5) for t in TOOLS[:6:5]))
+    )
+    result = run(tiny_encoder_path, tmp_path / "out", with_train(epochs=2), model=model, pairs=pairs, forms=(5,))
+    assert result.metrics["truncated_share"] == 1 / 4  # of the four texts of the one batch
+    assert result.metrics["cut_tokens"] == 2 * (words - 32)
+    assert result.metrics["padding_share"] == 1 - (32 + sum(widths)) / (4 * 32)  # the four fit one forward pass
+
+
+def test_speed_is_told_apart_from_what_equal_runs_share(trained: tuple[Path, TrainingResult, Listener]) -> None:
+    speed = trained[1].speed
+    assert set(speed) == TIMED_METRICS
+    assert speed["tokens_per_second"] > 0
+    assert 0 < speed["dev_time_share"] < 1
+    assert not TIMED_METRICS & set(trained[1].metrics)
+
+
+def test_cached_gradients_train_as_plain_ones_do(
+    tiny_encoder_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # One text a forward pass in both, so that dropout draws alike.
+    monkeypatch.setitem(module.POSITIONS_AT_ONCE, "cpu", 1)
+    plain = run(tiny_encoder_path, tmp_path / "plain", with_train(epochs=1))
+    cached = run(tiny_encoder_path, tmp_path / "cached", with_train(epochs=1, mini_batch_size=1))
+    losses = [[row["loss"] for row in result.history[1:]] for result in (plain, cached)]
+    assert losses[0][0] == losses[1][0]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+
+
+def test_a_window_of_similar_lengths_pads_less(
+    trained: tuple[Path, TrainingResult, Listener], tiny_encoder_path: Path, tmp_path: Path
+) -> None:
+    lengthy = [Pair(anchor=f"{'please ' * (n % 20)}{pair.anchor}", tool=pair.tool) for n, pair in enumerate(PAIRS)]
+    shares = [
+        run(tiny_encoder_path, tmp_path / str(w), with_train(epochs=1, length_window=w), pairs=lengthy, forms=(5,))
+        for w in (1, 4)
+    ]
+    assert shares[1].metrics["padding_share"] < 0.8 * shares[0].metrics["padding_share"]
+    assert [result.metrics["rows_per_epoch"] for result in shares] == [30, 30]
+
+
+def test_hard_negatives_stand_in_the_batch_of_their_anchor_and_no_tool_counts_twice(
+    tiny_encoder_path: Path, tmp_path: Path
+) -> None:
+    pairs = [Pair(anchor="rain or shine", tool="weather"), Pair(anchor="euros to yen", tool="currency")]
+    losses = {}
+    for name, hard in {
+        "none": {},
+        "of one": {"rain or shine": ["music"]},
+        "a gold of the other": {"rain or shine": ["currency"]},
+    }.items():
+        model = without_dropout(load_encoder(tiny_encoder_path, CONFIG, "cpu"))
+        settings = {"pairs": pairs, "dev": None, "forms": (5,), "hard_negatives": hard}
+        result = run(tiny_encoder_path, tmp_path / name, model=model, **settings)
+        losses[name] = result.history[0]["loss"]
+        assert result.metrics["hard_negatives"] == len(hard)
+    assert losses["of one"] > losses["none"]
+    assert losses["a gold of the other"] == losses["none"]  # currency is a negative of the first anchor already
+
+
+def test_a_hard_negative_that_the_catalogue_lacks_is_named(tiny_encoder_path: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"1 tools of the hard negatives are not in the catalogue.* 'nothing'"):
+        run(tiny_encoder_path, tmp_path / "out", hard_negatives={PAIRS[0].anchor: ["nothing"]})

@@ -80,6 +80,20 @@ def test_the_arrows_are_those_of_the_method() -> None:
     }
 
 
+def test_hard_negatives_are_mined_between_the_descriptions_and_the_retraining_where_they_are_asked_for() -> None:
+    found = arrows(tiny("mining.enabled=true"))
+    assert found["S3n.2"] == {"data": "data", "descriptions": "S2.2", "encoder": "S3.1"}
+    assert found["S3.2"] == {"data": "data", "descriptions": "S2.2", "encoder": "S3.1", "negatives": "S3n.2"}
+    assert set(found) - set(arrows(tiny())) == {"S3n.1", "S3n.2", "S3n.3"}
+
+
+def test_mining_touches_the_retraining_and_what_is_below_it_and_switched_off_nothing() -> None:
+    below = rounds(1, 2, 3, stages=("S3", "S4p", "S4", "E")) | rounds(2, 3) | {"report"}
+    assert touched(["mining.enabled=true"]) == below
+    assert touched(["mining.per_anchor=7"]) == set()
+    assert touched(["mining.per_anchor=7"], "mining.enabled=true") == below | rounds(1, 2, 3, stages=["S3n"])
+
+
 def test_stages_stand_after_what_they_need() -> None:
     seen: set[str] = set()
     for spec in pipeline(tiny()):

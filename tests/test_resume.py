@@ -12,7 +12,7 @@ from test_encoder_train import CONFIG, DEV, PAIRS, TOOLS
 from tiny_language_models import save_llama
 
 from cohyde.catalog import Query
-from cohyde.config import DpoConfig, LoraConfig, RewriterConfig, SamplingConfig
+from cohyde.config import DpoConfig, EncoderConfig, EncoderLoraConfig, LoraConfig, RewriterConfig, SamplingConfig
 from cohyde.io import write_jsonl
 from cohyde.models.reference import resolve
 from cohyde.progress import Progress
@@ -26,13 +26,26 @@ SHORT = replace(CONFIG, train=replace(CONFIG.train, epochs=3, eval_every=5))
 """12 steps, of which 5, 10 and 12 are evaluated."""
 
 
-def encoder(out: Path, progress: Progress, **changes: Any) -> Any:
+def encoder(out: Path, progress: Progress, config: EncoderConfig = SHORT, **changes: Any) -> Any:
     from cohyde.encoder.model import load_encoder
     from cohyde.encoder.train import train_encoder
 
-    model = load_encoder(resolve("tiny:bert"), SHORT, "cpu")
+    model = load_encoder(resolve("tiny:bert"), config, "cpu")
     arguments: dict[str, Any] = {"forms": (1, 2, 3, 4, 5), "seed": 0, "dev": DEV} | changes
-    return asdict(train_encoder(model, PAIRS, TOOLS, SHORT, out=out / "encoder", progress=progress, **arguments))
+    result = train_encoder(model, PAIRS, TOOLS, config, out=out / "encoder", progress=progress, **arguments)
+    return {"metrics": result.metrics, "history": result.history}
+
+
+def encoder_with_cached_gradients(out: Path, progress: Progress) -> Any:
+    """Batches of a length window, their gradients cached in chunks of three texts."""
+    train = replace(SHORT.train, mini_batch_size=3, length_window=2, negatives="gold_aware")
+    return encoder(out, progress, replace(SHORT, train=train), negatives="gold_aware")
+
+
+def encoder_with_adapters(out: Path, progress: Progress) -> Any:
+    """Scored, and so merged, in the middle of the training."""
+    lora = EncoderLoraConfig(enabled=True, rank=4, dropout=0.1, targets=("query", "value"))
+    return encoder(out, progress, replace(SHORT, train=replace(SHORT.train, lora=lora)))
 
 
 def encoder_without_dev(out: Path, progress: Progress) -> Any:
@@ -95,7 +108,15 @@ def untouched(
     tmp_path_factory: pytest.TempPathFactory, tiny_encoder_path: Path, tiny_rewriter_path: Path
 ) -> dict[Job, dict[str, str]]:
     """What each job leaves when nobody touches it."""
-    jobs = (encoder, encoder_without_dev, description, fine_tuning, alignment)
+    jobs = (
+        encoder,
+        encoder_with_cached_gradients,
+        encoder_with_adapters,
+        encoder_without_dev,
+        description,
+        fine_tuning,
+        alignment,
+    )
     return {job: Work(job, tmp_path_factory.mktemp(job.__name__)).live_through([]).left() for job in jobs}
 
 
@@ -103,6 +124,8 @@ def untouched(
     ("job", "fates"),
     [
         (encoder, [*killed(1, 5, 2), Fate(stopped_at=3), *killed(1)]),
+        (encoder_with_cached_gradients, killed(2, 4)),
+        (encoder_with_adapters, killed(6, 3)),
         (encoder_without_dev, killed(8)),
         (fine_tuning, [*killed(1, 3, 2), Fate(stopped_at=2), *killed(1)]),  # in the middle of epochs and at their ends
         (alignment, [*killed(1, 3), Fate(stopped_at=1), *killed(4)]),  # in the reference's pass, and after it

@@ -24,7 +24,7 @@ from cohyde.evaluation.per_query import read_per_query
 from cohyde.evaluation.results import EVERY_QUERY, SAMPLE
 from cohyde.io import read_rows, write_jsonl
 from cohyde.models.reference import resolve
-from cohyde.progress import Silent
+from cohyde.progress import Silent, untimed
 from cohyde.retrieval.answer import Answer
 from cohyde.retrieval.live import LiveRetriever
 from cohyde.rewriter.generate import Request, open_generator
@@ -160,6 +160,25 @@ def test_every_stage_writes_the_files_that_the_next_ones_read(chain: Chain) -> N
         assert files <= set(contents(chain.path(stage_id))), stage_id
 
 
+def test_hard_negatives_are_mined_for_every_anchor_of_the_retraining_and_used_by_it(
+    chain: Chain, tmp_path: Path
+) -> None:
+    mined = chain.again("S3n.1", tmp_path / "mined", "mining.enabled=true", "mining.max_score_share=1")
+    rows = read_rows(mined.path / "negatives.jsonl")
+    described = {row["text"] for row in read_rows(chain.path("S2.1") / "descriptions.jsonl")}
+    assert {row["anchor"] for row in rows} <= described
+    assert mined.metrics["anchors"] == len(rows) > 0
+    assert all(len(row["tools"]) == len(row["scores"]) <= 2 for row in rows)
+    spec = spec_of(load_config("tiny", [*SMALL, "mining.enabled=true"]), "S3.1")
+    paths = {name: chain.path(source) if source in chain.done else mined.path for name, source in spec.inputs.items()}
+    retrained = execute(spec, paths, tmp_path / "retrained")
+    assert retrained.metrics["hard_negatives"] > 0
+    losses = [
+        [row["loss"] for row in read_rows(path / "steps.jsonl")[1:]] for path in (retrained.path, chain.path("S3.1"))
+    ]
+    assert losses[0][0] > losses[1][0]
+
+
 def test_nothing_but_safetensors_holds_weights(chain: Chain) -> None:
     suffixes = {path.suffix for done in chain.done.values() for path in done.path.rglob("*") if path.is_file()}
     assert not suffixes & {".bin", ".pt", ".pth", ".pkl", ".ckpt"}
@@ -198,7 +217,7 @@ def test_long_stages_tell_how_far_they_are(chain: Chain) -> None:
 def test_a_stage_writes_the_same_bytes_another_time(chain: Chain, tmp_path: Path, stage_id: str) -> None:
     again = chain.again(stage_id, tmp_path)
     assert contents(again.path) == contents(chain.path(stage_id))
-    assert again.metrics == chain[stage_id].metrics
+    assert untimed(again.metrics) == untimed(chain[stage_id].metrics)
 
 
 class Stopped(Told):
@@ -224,7 +243,7 @@ def test_a_stage_that_was_stopped_goes_on_to_the_same_bytes(chain: Chain, tmp_pa
     again = chain.again(stage_id, tmp_path / "again", *changes, told=told)
     assert list((tmp_path / "kept").glob("*/*"))
     assert contents(again.path) == contents(through.path)
-    assert again.metrics == through.metrics
+    assert untimed(again.metrics) == untimed(through.metrics)
 
 
 # -------------------------------------------------------------------------------------------------------- data

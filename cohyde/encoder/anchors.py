@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from cohyde.catalog import Query
-from cohyde.encoder.pairs import Pair, joined, uniform
+from cohyde.encoder.pairs import Pair, joined, pairs_of, uniform
 from cohyde.errors import UserError
 
 Anchor = Callable[[Query, str | None, float, int], tuple[str, ...]]
@@ -82,7 +82,7 @@ def anchor_pairs(
 ) -> list[Pair]:
     """The pairs of S3: for each of the queries' anchors (:func:`anchored`) the query's gold tools."""
     return [
-        Pair(anchor=anchor, tool=tool)
+        pair
         for query, anchor in anchored(queries, descriptions, strategy, query_share, seed)
-        for tool in query.tools
+        for pair in pairs_of(anchor, query)
     ]

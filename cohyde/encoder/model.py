@@ -1,6 +1,6 @@
 """The encoder on disk and in memory: a sentence-transformers model that gives unit vectors."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,13 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Poolin
 
 from cohyde.config import EmbeddingConfig
 from cohyde.encoder.index import check_unit_rows
+from cohyde.encoder.pairs import Side
 from cohyde.errors import UserError
+
+POOLINGS: Mapping[str, str] = {"cls": "cls", "mean": "mean", "last_token": "lasttoken"}
+"""Names of the configuration to those of sentence-transformers."""
+PROBES = ("the weather of tomorrow", "the exchange rate of the yen against the euro")
+"""Two texts that begin alike."""
 
 # Families whose first positions are taken by padding, so that fewer tokens fit than the table has rows.
 OFFSET_POSITIONS = ("camembert", "mpnet", "roberta", "xlm-roberta")
@@ -25,16 +31,18 @@ def default_device() -> str:
 def load_encoder(path: Path, config: EmbeddingConfig, device: str | None = None) -> SentenceTransformer:
     """Load a sentence-transformers or a plain transformers folder as an encoder of unit vectors.
 
-    The weights are float32 whatever the folder holds; prompts that the folder carries are not used, since queries,
-    tools and descriptions are embedded alike.
+    The weights are float32 whatever the folder holds. Instructions are the configuration's, not the folder's; they are
+    saved with the encoder as the prompts ``query`` and ``document``, which ``encode_query`` and ``encode_document``
+    use.
 
     Args:
         path: a local folder with safetensors weights.
-        config: ``pooling`` (``auto`` keeps the folder's, mean where it has none) and ``max_length`` in tokens.
+        config: ``pooling`` (``auto`` keeps the folder's, mean where it has none), lengths in tokens, instructions.
         device: such as ``cpu`` or ``cuda:0``; None takes ``cuda`` where there is one.
 
     Raises:
-        UserError: no such folder, no safetensors weights that load, or a ``max_length`` beyond what the model can read.
+        UserError: no such folder, no safetensors weights that load, a pooling that this model does not have, or a
+            length beyond what it can read.
     """
     if not path.is_dir():
         raise UserError(
@@ -51,37 +59,73 @@ def load_encoder(path: Path, config: EmbeddingConfig, device: str | None = None)
         )
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be loaded as an encoder: {' '.join(str(error).split())}") from error
-    model = SentenceTransformer(modules=_modules(loaded, config.pooling), device=device)
-    _check_length(loaded, config.max_length, path)
-    model.max_seq_length = config.max_length
-    return model.eval()
+    model = SentenceTransformer(modules=_modules(loaded, config.pooling, path), device=device)
+    lengths = {"max_length": config.max_length, "tool_max_length": config.tool_max_length or config.max_length}
+    for name, length in lengths.items():
+        _check_length(loaded, name, length, path)
+    model.max_seq_length = max(lengths.values())
+    if config.tool_max_length is not None:
+        transformer: Any = model[0]
+        transformer.query_length, transformer.document_length = config.max_length, config.tool_max_length
+    if config.query_instruction or config.tool_instruction:
+        model.prompts = {"query": config.query_instruction, "document": config.tool_instruction}
+    _check_pooling(model.eval(), config.pooling, path)
+    return model
 
 
-def _modules(loaded: SentenceTransformer, pooling: str) -> list[torch.nn.Module]:
+def _modules(loaded: SentenceTransformer, pooling: str, path: Path) -> list[torch.nn.Module]:
     """The folder's modules with the pooling that is asked for, and exactly one Normalize, at the end."""
     modules = [module for module in loaded if not isinstance(module, Normalize)]
     if pooling != "auto":
+        if not any(isinstance(module, Pooling) for module in modules):
+            raise UserError(
+                f"{path}: encoder.pooling is {pooling!r}, but this model gives one vector a text by itself",
+                "set encoder.pooling=auto",
+            )
         modules = [
-            Pooling(module.embedding_dimension, pooling_mode=pooling) if isinstance(module, Pooling) else module
+            Pooling(module.embedding_dimension, pooling_mode=POOLINGS[pooling])
+            if isinstance(module, Pooling)
+            else module
             for module in modules
         ]
     return [*modules, Normalize()]
 
 
-def _check_length(model: SentenceTransformer, max_length: int, path: Path) -> None:
+def _check_pooling(model: SentenceTransformer, pooling: str, path: Path) -> None:
+    """Refuse the first position of a model that reads from left to right: it knows its own token alone.
+
+    Two texts that begin alike show it, whatever the architecture is called.
+    """
+    if pooling != "cls":
+        return
+    first, second = embed(model, PROBES, 1)
+    if np.allclose(first, second, atol=1e-5):
+        raise UserError(
+            f"{path}: encoder.pooling is 'cls', but the first position of this model sees no other: "
+            "texts that begin alike get the same vector",
+            "set encoder.pooling=last_token (or mean, if it was trained so)",
+        )
+
+
+def _check_length(model: SentenceTransformer, name: str, length: int, path: Path) -> None:
     config: Any = model[0].config
     positions = getattr(config, "max_position_embeddings", None)
     if positions is None:
         return
     readable = positions - (config.pad_token_id + 1 if config.model_type in OFFSET_POSITIONS else 0)
-    if max_length > readable:
+    if length > readable:
         raise UserError(
-            f"{path}: encoder.max_length is {max_length}, but this model reads at most {readable} tokens",
-            f"set encoder.max_length to {readable} or less",
+            f"{path}: encoder.{name} is {length}, but this model reads at most {readable} tokens",
+            f"set encoder.{name} to {readable} or less",
         )
 
 
-def embed(model: SentenceTransformer, texts: Sequence[str], batch_size: int) -> np.ndarray:
+def prompt_of(model: SentenceTransformer, side: Side) -> str | None:
+    """What this encoder puts before every text of a side; None where that is nothing."""
+    return model.prompts.get(side) or None
+
+
+def embed(model: SentenceTransformer, texts: Sequence[str], batch_size: int, side: Side = "query") -> np.ndarray:
     """Embed texts, each distinct one once, in batches of similar length; deterministic on a CPU.
 
     Equal texts get equal vectors, bit for bit, so that tools with the same rendering tie.
@@ -90,6 +134,7 @@ def embed(model: SentenceTransformer, texts: Sequence[str], batch_size: int) -> 
         model: what :func:`load_encoder` gives.
         texts: n texts, none of them empty.
         batch_size: texts a forward pass; speed only (up to rounding).
+        side: whether they are searched with or of the catalogue, for encoders with instructions or two lengths.
 
     Returns:
         (n, d) float32 in the order of ``texts``, unit rows.
@@ -100,7 +145,14 @@ def embed(model: SentenceTransformer, texts: Sequence[str], batch_size: int) -> 
     if not texts:
         return np.empty((0, model.get_embedding_dimension() or 0), dtype=np.float32)
     position_of = {text: position for position, text in enumerate(dict.fromkeys(texts))}
-    vectors = model.encode(list(position_of), batch_size=batch_size, show_progress_bar=False, convert_to_numpy=True)
+    vectors = model.encode(
+        list(position_of),
+        prompt=prompt_of(model, side),
+        task=side,
+        batch_size=batch_size,
+        show_progress_bar=False,
+        convert_to_numpy=True,
+    )
     return check_unit_rows(vectors, "embedding")[[position_of[text] for text in texts]]
 
 

@@ -38,7 +38,8 @@ class DenseRetriever:
         from cohyde.encoder.model import embed, load_encoder
 
         model = load_encoder(encoder, config)
-        vectors = embed(model, [render(tool, config.index_form) for tool in tools], config.embed_batch_size)
+        texts = [render(tool, config.index_form) for tool in tools]
+        vectors = embed(model, texts, config.embed_batch_size, "document")
         return cls(model=model, index=ExactIndex(vectors), tool_ids=tuple(tool.id for tool in tools), config=config)
 
     def save_index(self, folder: Path) -> None:

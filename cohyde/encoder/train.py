@@ -3,25 +3,31 @@
 import contextlib
 import math
 import shutil
+import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.util import batch_to_device
 
 from cohyde.catalog import Tool, render
 from cohyde.checkpoints import Checkpoints
 from cohyde.config import EncoderConfig, EncoderTrainConfig
+from cohyde.encoder.batches import batches_of
+from cohyde.encoder.gradients import at_once, cached, encode
 from cohyde.encoder.index import ExactIndex
-from cohyde.encoder.infonce import NEGATIVES, infonce
+from cohyde.encoder.infonce import NEGATIVES, gold_aware, infonce
+from cohyde.encoder.lora import adapt, merged
 from cohyde.encoder.model import embed, save_encoder
-from cohyde.encoder.pairs import Pair, draw_form
+from cohyde.encoder.pairs import Pair, draw_form, right_tools, same_texts
 from cohyde.encoder.search import rank
-from cohyde.errors import DivergedError
+from cohyde.encoder.tokens import TextCounts, TokenisedText, Tokeniser, chunks_by_length
+from cohyde.errors import DivergedError, UserError
 from cohyde.evaluation.metrics import QueryScore, ndcg_at, summarise
 from cohyde.progress import Progress
 from cohyde.training_state import read_state, write_state
@@ -32,7 +38,9 @@ DEV_METRIC = "dev_ndcg@5"
 DEV_CUTOFF = 5
 BEST = "best"
 """The folder in a checkpoint with the best model so far."""
-CHUNK_TEXTS = 64  # texts of similar length a forward pass: less padding than a whole batch, and enough work for a GPU
+POSITIONS_AT_ONCE = {"cpu": 1024}
+ON_ACCELERATORS = 16384
+"""Tokens and padding of a forward pass, by kind of device: small ones pad less, but each has to keep it busy."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,30 +66,36 @@ class TrainingResult:
     """``metrics`` of the run, and a ``history`` with one row a step, as :mod:`cohyde.tracking` has it.
 
     A row has ``step``, ``epoch``, ``loss`` (nats), ``grad_norm`` (before clipping) and ``lr``; ``dev_ndcg@5`` is in the
-    rows of evaluated steps only, and all that step 0, the start, has. No row holds a time: equal runs have equal ones.
+    rows of evaluated steps only, and all that step 0, the start, has. Neither holds a time, so that equal runs have
+    equal ones; ``speed`` does (:data:`cohyde.progress.TIMED_METRICS`).
     """
 
     metrics: dict[str, float]
     history: list[dict[str, float]]
+    speed: dict[str, float] = field(default_factory=dict, compare=False)
 
 
 @dataclass(kw_only=True)
-class TextCounts:
-    """Texts and tokens that went through the encoder in training."""
+class Clock:
+    """Where the seconds of this attempt go; what it went on from was another attempt's."""
 
-    texts: int = 0
-    truncated: int = 0
-    tokens: int = 0
-    padding: int = 0
+    seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
 
-    def add(self, features: dict[str, Any]) -> None:
-        """Count one tokenised chunk."""
-        encodings = getattr(features, "encodings", None) or []
-        self.texts += len(encodings)
-        self.truncated += sum(bool(encoding.overflowing) for encoding in encodings)
-        self.tokens += features["input_ids"].numel()
-        if "attention_mask" in features:
-            self.padding += int((features["attention_mask"] == 0).sum())
+    @contextlib.contextmanager
+    def on(self, what: str) -> Iterator[None]:
+        """Count the seconds of a block as ``what``."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[what] += time.perf_counter() - started
+
+    def speed(self, tokens: int) -> dict[str, float]:
+        """``tokens_per_second`` of training steps, padding left out, and dev evaluation's share of all time."""
+        return {
+            "tokens_per_second": tokens / max(self.seconds["steps"], 1e-9),
+            "dev_time_share": self.seconds["dev"] / max(sum(self.seconds.values()), 1e-9),
+        }
 
 
 def train_encoder(
@@ -96,8 +110,11 @@ def train_encoder(
     out: Path,
     progress: Progress,
     negatives: str = "all",
+    hard_negatives: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> TrainingResult:
     """Train ``model`` in place and leave the best checkpoint in ``out`` as a sentence-transformers folder.
+
+    With ``config.train.lora`` adapters are put into it and trained, and ``out`` has them merged.
 
     The start counts as a checkpoint (step 0): if nothing later is better on dev, it is what ``out`` holds, and
     ``best_step`` is 0. Without a dev set ``out`` holds the last step. Afterwards ``model`` itself has the last step's
@@ -115,26 +132,47 @@ def train_encoder(
         out: folder to write.
         progress: told of every step, and asked where checkpoints lie and whether to stop.
         negatives: which in-batch items count as negatives; a name in :data:`cohyde.encoder.infonce.NEGATIVES`.
+        hard_negatives: by anchor, ids of tools that stand in a batch with it as further negatives of all its anchors;
+            gold-aware whatever ``negatives`` says.
 
     Raises:
-        ValueError: fewer than two pairs, a pair's tool that the catalogue lacks, or an unknown strategy.
+        UserError: fewer than two pairs, or an adapter's target that the model lacks.
+        ValueError: a tool that the catalogue lacks, or an unknown strategy.
         DivergedError: the loss or its gradient is no longer finite; names the step. ``out`` has the best so far.
         Interrupted: ``progress`` asked to stop; a checkpoint is saved.
     """
-    _check(pairs, tools, forms, negatives)
-    run = _Run(model=model, pairs=pairs, tools=tools, config=config, forms=forms, seed=seed, negatives=negatives)
+    _check(pairs, tools, forms, negatives, hard_negatives)
+    if config.train.lora.enabled:
+        with _seeded(seed, model.device):
+            adapt(model, config.train.lora)
+    run = _Run(
+        model=model,
+        pairs=pairs,
+        tools=tools,
+        config=config,
+        forms=forms,
+        seed=seed,
+        negatives=negatives,
+        hard_negatives=hard_negatives,
+    )
     best = _Best(model=model, dev=dev, tools=tools, config=config, out=out)
     progress.log(f"{len(pairs)} pairs, {run.rows_per_epoch} of them used in each epoch; {run.total} steps")
+    clock = Clock()
     with _seeded(seed, model.device):
-        history = _fit(run, best, progress)
+        history, tokens = _fit(run, best, progress, clock)
     if dev is not None and best.step == 0:
         progress.warn("no checkpoint was better on dev than the start, which is kept")
     steps = {"steps": run.total, "final_loss": history[-1]["loss"]}
-    return TrainingResult(metrics=run.metrics() | best.metrics() | steps, history=history)
+    metrics = run.metrics() | best.metrics() | steps
+    return TrainingResult(metrics=metrics, history=history, speed=clock.speed(tokens))
 
 
-def _fit(run: "_Run", best: "_Best", progress: Progress) -> list[dict[str, float]]:
-    """The loop: a row of the history for every step, an evaluation every ``eval_every`` steps and at the end."""
+def _fit(run: "_Run", best: "_Best", progress: Progress, clock: Clock) -> tuple[list[dict[str, float]], int]:
+    """The loop: a row of the history for every step, an evaluation every ``eval_every`` steps and at the end.
+
+    Returns:
+        The history, and the tokens of the steps of this attempt.
+    """
     checkpoints = Checkpoints.of_training(progress)
     history: list[dict[str, float]] = []
 
@@ -148,39 +186,57 @@ def _fit(run: "_Run", best: "_Best", progress: Progress) -> list[dict[str, float
         best.restore(notes, found[1] / BEST)
         history += notes["history"]
     else:
-        best.consider(0, lambda row: history.append({"epoch": 0.0, **row}))
+        with clock.on("dev"):
+            best.consider(0, lambda row: history.append({"epoch": 0.0, **row}))
         for row in history:
             progress.track(row)
         checkpoints.after(0, write)
+    known_tokens = run.counts.tokens()
     for step, (batch, epoch) in enumerate(run.batches(), start=1):
         if found and step <= found[0]:
             continue
         lr = learning_rate(step - 1, run.total, run.recipe)
-        loss, norm = run.backward(batch, epoch)
+        with clock.on("steps"):
+            loss, norm = run.backward(batch, epoch)
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise DivergedError(
                 f"step {step} of {run.total}: the loss is {loss} and its gradient's length {norm}; {best.words()} "
                 "is kept. A smaller encoder.train.lr or encoder.train.precision=float32 may help"
             )
-        run.update(lr)
+        with clock.on("steps"):
+            run.update(lr)
         history.append({"step": step, "epoch": run.epochs_after(step), "loss": loss, "grad_norm": norm, "lr": lr})
         if step % run.recipe.eval_every == 0 or step == run.total:
-            best.consider(step, history[-1].update)
+            with clock.on("dev"):
+                best.consider(step, history[-1].update)
         progress.track(history[-1])
         progress.update(step, run.total, "steps")
         checkpoints.after(step, write)
-    return history
+    return history, run.counts.tokens() - known_tokens
 
 
-def _check(pairs: Sequence[Pair], tools: Sequence[Tool], forms: tuple[int, ...], negatives: str) -> None:
+def _check(
+    pairs: Sequence[Pair],
+    tools: Sequence[Tool],
+    forms: tuple[int, ...],
+    negatives: str,
+    hard_negatives: Mapping[str, Sequence[str]],
+) -> None:
     if len(pairs) < 2:
-        raise ValueError(
-            f"{len(pairs)} training pairs: InfoNCE needs at least 2, since pairs are each other's negatives"
+        raise UserError(
+            f"{len(pairs)} training pairs: InfoNCE needs at least 2, since pairs are each other's negatives",
+            "give a dataset with more training queries, or raise data.train_queries or retrain.queries",
         )
     known = {tool.id for tool in tools}
-    unknown = sorted({pair.tool for pair in pairs} - known)
-    if unknown:
-        raise ValueError(f"{len(unknown)} tools of the pairs are not in the catalogue, the first is {unknown[0]!r}")
+    used = {
+        "pairs": {pair.tool for pair in pairs},
+        "hard negatives": {t for ids in hard_negatives.values() for t in ids},
+    }
+    for what, ids in used.items():
+        if unknown := sorted(ids - known):
+            raise ValueError(
+                f"{len(unknown)} tools of the {what} are not in the catalogue, the first is {unknown[0]!r}"
+            )
     if not forms:
         raise ValueError("no rendering to draw from: forms is empty")
     if negatives not in NEGATIVES:
@@ -204,7 +260,8 @@ def learning_rate(step: int, total: int, recipe: EncoderTrainConfig) -> float:
     As transformers' ``get_cosine_schedule_with_warmup``, with ceil(ratio · total) warm-up steps; but a run is never
     all warm-up, so that a single step still trains.
     """
-    warmup = min(math.ceil(recipe.warmup_ratio * total), total - 1)
+    asked = math.ceil(recipe.warmup_ratio * total) if recipe.warmup_steps is None else recipe.warmup_steps
+    warmup = min(asked, total - 1)
     if step < warmup:
         return recipe.lr * step / warmup
     return recipe.lr * 0.5 * (1 + math.cos(math.pi * (step - warmup) / (total - warmup)))
@@ -220,14 +277,14 @@ def make_optimizer(model: torch.nn.Module, recipe: EncoderTrainConfig) -> torch.
     return torch.optim.AdamW(groups, lr=recipe.lr)
 
 
-def batches_of(count: int, batch_size: int, seed: int, epoch: int) -> list[list[int]]:
-    """Positions 0 … ``count`` - 1, shuffled by seed and epoch, in batches; a last one of at least 2 is used.
+@dataclass(frozen=True, kw_only=True)
+class _Columns:
+    """Texts of a batch of B pairs: B anchors, B positives, H distinct hard negatives; masks (B, B) and (B, H)."""
 
-    A single position left over has no negative and sits this epoch out; the shuffle makes it another one each time.
-    """
-    order = np.random.default_rng([seed, epoch]).permutation(count).tolist()
-    batches = [order[start : start + batch_size] for start in range(0, count, batch_size)]
-    return [batch for batch in batches if len(batch) >= 2]
+    anchors: list[str]
+    positives: list[str]
+    hard: list[str]
+    masks: tuple[np.ndarray | None, np.ndarray | None]
 
 
 class _Run:
@@ -243,35 +300,108 @@ class _Run:
         forms: tuple[int, ...],
         seed: int,
         negatives: str,
+        hard_negatives: Mapping[str, Sequence[str]],
     ) -> None:
         self.model, self.pairs, self.forms, self.seed, self.recipe = model, pairs, forms, seed, config.train
         self.optimizer = make_optimizer(model, config.train)
         self.counts = TextCounts()
         self._tools = {tool.id: tool for tool in tools}
-        self._negatives = NEGATIVES[negatives]
-        self._golds: dict[str, set[str]] = {}
-        for pair in pairs:
-            self._golds.setdefault(pair.anchor, set()).add(pair.tool)
+        self._tokens = Tokeniser(model)
+        self._negatives, self._hard_negatives = NEGATIVES[negatives], hard_negatives
+        self._right = right_tools(pairs, same_texts(tools, config.index_form))
+        self._backward = cached if self.recipe.mini_batch_size else at_once
         sizes = [len(batch) for batch in batches_of(len(pairs), self.recipe.batch_size, seed, 0)]
         self.rows_per_epoch, self.total = sum(sizes), len(sizes) * self.recipe.epochs
 
     def batches(self) -> Iterator[tuple[list[int], int]]:
         """Every batch of every epoch: positions in ``pairs``, and the epoch."""
+        window = self.recipe.length_window
         for epoch in range(self.recipe.epochs):
-            for batch in batches_of(len(self.pairs), self.recipe.batch_size, self.seed, epoch):
+            lengths = self._lengths(epoch) if window > 1 else ()
+            for batch in batches_of(len(self.pairs), self.recipe.batch_size, self.seed, epoch, lengths, window):
                 yield batch, epoch
 
     def epochs_after(self, step: int) -> float:
         """Passes over the pairs that are finished after so many steps."""
         return step * self.recipe.epochs / self.total
 
+    def _lengths(self, epoch: int) -> list[int]:
+        """Tokens of each pair in an epoch, anchor and tool together."""
+        anchors = self._tokens([pair.anchor for pair in self.pairs])
+        positives = self._tokens(self._positives(range(len(self.pairs)), epoch), "document")
+        return [len(anchor) + len(positive) for anchor, positive in zip(anchors, positives, strict=True)]
+
+    def _positives(self, batch: Sequence[int], epoch: int) -> list[str]:
+        """The tool texts of pairs, each in the rendering that is drawn for it in this epoch."""
+        return [
+            render(self._tools[self.pairs[position].tool], draw_form(self.forms, self.seed, epoch, position))
+            for position in batch
+        ]
+
     def backward(self, batch: Sequence[int], epoch: int) -> tuple[float, float]:
         """Leave the clipped gradient of a batch; returns the loss (nats) and the gradient's length before clipping."""
         self.optimizer.zero_grad(set_to_none=True)
-        loss = self._loss(batch, epoch)
-        torch.autograd.backward(loss)
+        loss = self._loss_and_gradient(batch, epoch)
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.max_grad_norm)
         return loss.item(), norm.item()
+
+    def _loss_and_gradient(self, batch: Sequence[int], epoch: int) -> torch.Tensor:
+        columns, device = self._columns(batch, epoch), self.model.device
+        anchors, tools = list(dict.fromkeys(columns.anchors)), list(dict.fromkeys(columns.positives + columns.hard))
+        tokens = self._tokens(anchors) + self._tokens(tools, "document")
+        most = POSITIONS_AT_ONCE.get(device.type, ON_ACCELERATORS)
+        chunks = chunks_by_length([len(text) for text in tokens], most, self.recipe.mini_batch_size)
+        rows = {place: row for row, place in enumerate(place for chunk in chunks for place in chunk)}
+        row_of_anchor = {text: rows[place] for place, text in enumerate(anchors)}
+        row_of_tool = {text: rows[place] for place, text in enumerate(tools, start=len(anchors))}
+        anchors_B, positives_B, hard_H = (
+            torch.tensor([row_of[text] for text in column], dtype=torch.long, device=device)
+            for column, row_of in (
+                (columns.anchors, row_of_anchor),
+                (columns.positives, row_of_tool),
+                (columns.hard, row_of_tool),
+            )
+        )
+        negatives_BB, hard_BH = (None if mask is None else torch.from_numpy(mask).to(device) for mask in columns.masks)
+
+        def loss_of(vectors_ND: torch.Tensor) -> torch.Tensor:
+            hard_HD = vectors_ND[hard_H] if columns.hard else None
+            pairs = vectors_ND[anchors_B], vectors_ND[positives_B]
+            return infonce(*pairs, self.recipe.temperature, negatives_BB, hard_HD, hard_BH)
+
+        def encode_chunk(chunk: Sequence[TokenisedText]) -> torch.Tensor:
+            return encode(self.model, self._tokens.padded(chunk), self.recipe.precision)
+
+        passes = [[tokens[place] for place in chunk] for chunk in chunks]
+        for chunk in passes:
+            self.counts.add(chunk)
+        self.model.train()
+        return self._backward(encode_chunk, passes, loss_of, device)
+
+    def _columns(self, batch: Sequence[int], epoch: int) -> "_Columns":
+        """The texts of a batch, and which tools are negatives of which anchors.
+
+        A hard negative is rendered as the positive of the pair that brings it. Each distinct text counts once, and one
+        that is a positive of the batch is a negative as such.
+        """
+        pairs = [self.pairs[position] for position in batch]
+        positives, right = self._positives(batch, epoch), [self._right[pair.anchor] for pair in pairs]
+        hard: dict[str, str] = {}
+        for pair, position in zip(pairs, batch, strict=True):
+            form = draw_form(self.forms, self.seed, epoch, position)
+            for tool in self._hard_negatives.get(pair.anchor, ()):
+                hard.setdefault(render(self._tools[tool], form), tool)
+        hard = {text: hard[text] for text in hard if text not in positives}
+        tools = [pair.tool for pair in pairs]
+        hard_BH = None
+        if hard:
+            hard_BH = gold_aware([*tools, *hard.values()], [*positives, *hard], right)[:, len(tools) :]
+        return _Columns(
+            anchors=[pair.anchor for pair in pairs],
+            positives=positives,
+            hard=list(hard),
+            masks=(self._negatives(tools, positives, right), hard_BH),
+        )
 
     def update(self, lr: float) -> None:
         """Move the weights along the gradient that :meth:`backward` left."""
@@ -281,7 +411,7 @@ class _Run:
 
     def weights(self) -> dict[str, torch.Tensor]:
         """Whatever training moves, by name."""
-        return dict(self.model.named_parameters())
+        return {name: weight for name, weight in self.model.named_parameters() if weight.requires_grad}
 
     def notes(self) -> dict[str, Any]:
         """What belongs to the state beside tensors, for :meth:`restore`."""
@@ -291,57 +421,21 @@ class _Run:
         """Go back to the state of a checkpoint, random numbers included; returns its notes."""
         weights, notes = read_state(checkpoint, self.optimizer)
         with torch.no_grad():
-            for name, parameter in self.model.named_parameters():
-                parameter.copy_(weights[name])
+            for name, weight in self.weights().items():
+                weight.copy_(weights[name])
         self.counts = TextCounts(**notes["counts"])
         return notes
 
-    def _loss(self, batch: Sequence[int], epoch: int) -> torch.Tensor:
-        pairs = [self.pairs[position] for position in batch]
-        forms = [draw_form(self.forms, self.seed, epoch, position) for position in batch]
-        positives = [render(self._tools[pair.tool], form) for pair, form in zip(pairs, forms, strict=True)]
-        vectors = encode_with_gradient(
-            self.model, [pair.anchor for pair in pairs] + positives, self.recipe.precision, self.counts
-        )
-        mask = self._negatives([pair.tool for pair in pairs], [self._golds[pair.anchor] for pair in pairs])
-        negatives = None if mask is None else torch.from_numpy(mask).to(vectors.device)
-        return infonce(vectors[: len(pairs)], vectors[len(pairs) :], self.recipe.temperature, negatives)
-
     def metrics(self) -> dict[str, float]:
-        """What was trained on; shares are of text occurrences and of tokens in training."""
+        """What was trained on. ``truncated_share`` is of texts, ``padding_share`` of positions that were computed."""
         return {
             "pairs": len(self.pairs),
+            "hard_negatives": sum(len(self._hard_negatives.get(pair.anchor, ())) for pair in self.pairs),
             "rows_per_epoch": self.rows_per_epoch,
             "truncated_share": self.counts.truncated / max(1, self.counts.texts),
-            "padding_share": self.counts.padding / max(1, self.counts.tokens),
+            "cut_tokens": self.counts.cut_tokens,
+            "padding_share": self.counts.padding / max(1, self.counts.positions),
         }
-
-
-def encode_with_gradient(
-    model: SentenceTransformer, texts: Sequence[str], precision: str, counts: TextCounts
-) -> torch.Tensor:
-    """Embed texts with dropout and a gradient, in chunks of similar length, each padded to its own longest text.
-
-    Returns:
-        (n, d) float32 in the order of ``texts``.
-    """
-    model.train()
-    order = sorted(range(len(texts)), key=lambda position: len(texts[position]))
-    parts = []
-    for start in range(0, len(order), CHUNK_TEXTS):
-        features = model.preprocess([texts[position] for position in order[start : start + CHUNK_TEXTS]])
-        counts.add(features)
-        transformer, *head = model
-        with torch.autocast(model.device.type, dtype=torch.bfloat16, enabled=precision == "bf16"):
-            output = transformer(batch_to_device(features, model.device))
-        # Pooling and normalising stay float32: at τ = 0.05 a bfloat16 vector would be off by 0.1 in the scores.
-        output["token_embeddings"] = output["token_embeddings"].float()
-        for layer in head:
-            output = layer(output)
-        parts.append(output["sentence_embedding"])
-    back = torch.empty(len(order), dtype=torch.long)
-    back[torch.tensor(order)] = torch.arange(len(order))
-    return torch.cat(parts)[back.to(model.device)]
 
 
 # -------------------------------------------------------------------------------------------------- selection
@@ -349,7 +443,8 @@ def encode_with_gradient(
 
 def dev_ndcg(model: SentenceTransformer, dev: DevSet, tools: Sequence[Tool], config: EncoderConfig) -> float:
     """NDCG@5 of the dev texts over the catalogue in ``config.index_form``: the mean over tiers, in [0, 1]."""
-    catalogue = embed(model, [render(tool, config.index_form) for tool in tools], config.embed_batch_size)
+    texts = [render(tool, config.index_form) for tool in tools]
+    catalogue = embed(model, texts, config.embed_batch_size, "document")
     vectors = embed(model, dev.texts, config.embed_batch_size)
     ranked = rank(ExactIndex(catalogue), vectors, [tool.id for tool in tools], DEV_CUTOFF)
     rows = [
@@ -385,7 +480,7 @@ class _Best:
             self._keep(step)
 
     def _keep(self, step: int) -> None:
-        save_encoder(self._model, self._out)
+        save_encoder(merged(self._model), self._out)
         self.step = step
 
     def notes(self) -> dict[str, Any]:

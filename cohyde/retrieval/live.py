@@ -1,9 +1,10 @@
 """From requests to ranked tools, for as long as one likes: what ``cohyde search`` and ``cohyde serve`` stand on."""
 
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -12,6 +13,7 @@ import numpy as np
 
 from cohyde.catalog import Tool, render
 from cohyde.config import EmbeddingConfig, SearchConfig, ServeConfig
+from cohyde.encoder.pairs import Side
 from cohyde.encoder.search import SEARCH_MODES
 from cohyde.errors import UserError
 from cohyde.retrieval.answer import Answer
@@ -71,15 +73,16 @@ class LiveRetriever:
         self.search_config = search
         self.limits = limits or ServeConfig()
         model = load_encoder(encoder, embedding)
-        self.embedder: Batcher[str, np.ndarray] = Batcher(
-            lambda texts: list(embed(model, texts, embedding.embed_batch_size)),
+        self.embedder: Batcher[tuple[Side, str], np.ndarray] = Batcher(
+            lambda texts: _by_side(lambda own, side: embed(model, own, embedding.embed_batch_size, side), texts),
             most=embedding.embed_batch_size,
             window=self.limits.batch_window_ms / 1000,
             name="encoder",
         )
         self.descriptions = self._describing(rewriter, deadline_seconds)
         first = _first_snapshot(tools, embedding, index, model)
-        self.catalog = LiveCatalog(first, self._embedded, embedding.index_form, keep)
+        tools_of = partial(self._embedded, side="document")
+        self.catalog = LiveCatalog(first, tools_of, embedding.index_form, keep)
 
     @classmethod
     def open(
@@ -214,9 +217,10 @@ class LiveRetriever:
                 rankings.update(zip(places, snapshot.rank(vectors, k), strict=True))
         return [rankings[place] for place in range(len(asked))]
 
-    def _embedded(self, texts: Sequence[str]) -> np.ndarray:
+    def _embedded(self, texts: Sequence[str], side: Side = "query") -> np.ndarray:
         """(n, d) unit rows. Many texts are handed over in parts, so that others' requests come in between."""
-        parts = [texts[start : start + PART] for start in range(0, len(texts), PART)]
+        sided = [(side, text) for text in texts]
+        parts = [sided[start : start + PART] for start in range(0, len(sided), PART)]
         rows = [row for part in parts for row in _results(self.embedder.submit_all(part))]
         return np.stack(rows) if rows else np.empty((0, 0), dtype=np.float32)
 
@@ -229,6 +233,17 @@ def check_mode(mode: str) -> None:
     """
     if mode not in SEARCH_MODES:
         raise UserError(f"no search mode is called {mode!r}", f"search.mode is one of: {', '.join(SEARCH_MODES)}")
+
+
+def _by_side(
+    embed_side: Callable[[list[str], Side], np.ndarray], texts: Sequence[tuple[Side, str]]
+) -> list[np.ndarray]:
+    """A vector a text, in order; requests and catalogue are embedded apart, since they may have other instructions."""
+    vectors: dict[int, np.ndarray] = {}
+    for side in sorted({side for side, _ in texts}):
+        places = [place for place, (own, _) in enumerate(texts) if own == side]
+        vectors.update(zip(places, embed_side([texts[place][1] for place in places], side), strict=True))
+    return [vectors[place] for place in range(len(texts))]
 
 
 def _results(futures: Iterable["Future[np.ndarray]"]) -> list[np.ndarray]:
@@ -245,7 +260,7 @@ def _first_snapshot(tools: Sequence[Tool], embedding: EmbeddingConfig, index: Pa
         raise UserError("the catalogue is empty", "give at least one tool")
     renderings = tuple(render(tool, embedding.index_form) for tool in tools)
     if index is None:
-        found = ExactIndex(embed(model, renderings, embedding.embed_batch_size))
+        found = ExactIndex(embed(model, renderings, embedding.embed_batch_size, "document"))
     else:
         found, ids = read_index(index)
         if ids != tuple(tool.id for tool in tools):

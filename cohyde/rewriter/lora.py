@@ -8,8 +8,8 @@ from cohyde.config import LoraConfig
 from cohyde.errors import UserError
 
 
-def peft_config(model: Any, config: LoraConfig) -> Any:
-    """The ``peft.LoraConfig`` for a causal language model.
+def peft_config(model: Any, config: LoraConfig, task_type: str = "CAUSAL_LM") -> Any:
+    """The ``peft.LoraConfig`` for a causal language model, or for whatever else PEFT calls ``task_type``.
 
     Raises:
         UserError: a target matches no linear layer, or is the output head or the embedding of a model that ties
@@ -19,7 +19,7 @@ def peft_config(model: Any, config: LoraConfig) -> Any:
 
     _check_targets(model, config.targets)
     return peft.LoraConfig(
-        task_type="CAUSAL_LM",
+        task_type=task_type,
         r=config.rank,
         lora_alpha=config.alpha,
         lora_dropout=config.dropout,
