@@ -11,6 +11,7 @@ from command_line import Call, caller
 from report_store import TIERS, WARNING, ReportStore
 
 from cohyde.cli_report import _find, _subjects
+from cohyde.evaluation.bootstrap import over_queries, over_tiers
 from cohyde.evaluation.page.data import Cell, Notices, PageData, Part, Table
 from cohyde.evaluation.per_query import PerQuery, read_per_query
 from stages.reporting.page import Subject, page_of
@@ -85,6 +86,20 @@ def test_the_mean_gives_every_tier_the_same_weight(made: ReportStore) -> None:
     tiers = [rows.select(tier=tier).values["ndcg@5"].mean() for tier in TIERS]
     shown = cell(table(page(made, "all"), "main"), "BM25", "standard", "mean")
     assert shown.value == pytest.approx(100 * (tiers[0] + tiers[1] + tiers[2]) / 3)
+
+
+def test_intervals_are_those_that_other_commands_show(made: ReportStore) -> None:
+    found = table(page(made, "all"), "main")
+    rows = queries(made, "all", "E.1").select(split="standard", search="description", in_sample=True)
+    [over_all] = over_tiers(rows.values["ndcg@5"][:, None], list(rows.tier))
+    [in_one] = over_queries(rows.select(tier="G3").values["ndcg@5"][:, None])
+    for tier, estimate in (("mean", over_all), ("G3", in_one)):
+        shown = cell(found, "CoHyDE, r = 1", "standard", tier)
+        assert estimate.interval is not None
+        assert (shown.low, shown.high) == (
+            pytest.approx(100 * estimate.interval.low),
+            pytest.approx(100 * estimate.interval.high),
+        )
 
 
 def test_the_table_over_every_query_is_the_mean_of_all_of_them(made: ReportStore) -> None:

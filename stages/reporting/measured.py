@@ -8,13 +8,10 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from cohyde.evaluation.bootstrap import COVERAGE, RESAMPLES, SEED, Interval
+from cohyde.evaluation.bootstrap import BLOCK, COVERAGE, RESAMPLES, SEED, Interval
 from cohyde.evaluation.metrics import MEAN_OVER_TIERS
 from cohyde.evaluation.results import EVERY_QUERY
 from stages.reporting.views import RunView, Scored
-
-BLOCK = 500
-"""Resamples at once: bounds memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +45,14 @@ class Value:
 
 @dataclass(frozen=True)
 class _Cell:
-    """A system in one split and tier: its mean, and its mean in each resample."""
+    """A system in one split and tier: its mean, and its mean in each resample.
+
+    Those of ``stratified`` are drawn apart from other tiers', for the mean over tiers.
+    """
 
     mean: float
     resampled: npt.NDArray[np.float64]
+    stratified: npt.NDArray[np.float64]
     ids: tuple[str, ...]
 
 
@@ -70,7 +71,9 @@ class Measured:
     def value(self, name: str, split: str, tier: str) -> Value | None:
         """Mean and interval; None where it was not measured. ``tier`` may be the mean over tiers."""
         found = self._parts(name, split, tier)
-        return None if found is None else _value([cell.mean for cell in found], [c.resampled for c in found], found)
+        if found is None:
+            return None
+        return _value([cell.mean for cell in found], [_draws(cell, tier) for cell in found], found)
 
     def difference(self, name: str, other: str, split: str, tier: str) -> Value | None:
         """How much more ``name`` reaches than ``other`` over the same queries; None where those differ."""
@@ -78,7 +81,7 @@ class Measured:
         if left is None or right is None or [one.ids for one in left] != [one.ids for one in right]:
             return None
         pairs = list(zip(left, right, strict=True))
-        return _value([a.mean - b.mean for a, b in pairs], [a.resampled - b.resampled for a, b in pairs], left)
+        return _value([a.mean - b.mean for a, b in pairs], [_draws(a, tier) - _draws(b, tier) for a, b in pairs], left)
 
     def queries(self, split: str, tier: str) -> int:
         """How many there are; the most where systems differ."""
@@ -96,12 +99,14 @@ class Measured:
     def _cells(self) -> dict[tuple[str, str, str], _Cell]:
         found: dict[tuple[str, str, str], _Cell] = {}
         for split in self.splits:
-            for tier in self.tiers:
-                for (ids, _), named in self._alike(split, tier).items():
+            alike = {tier: groups for tier in self.tiers if (groups := self._alike(split, tier))}
+            for seed, (tier, groups) in enumerate(alike.items()):
+                for (ids, _), named in groups.items():
                     stacked = np.stack([values for _, values in named])  # (systems, seeds, queries)
-                    means = _resampled(stacked)
+                    means = _resampled(stacked, SEED)
+                    apart = means if seed == SEED else _resampled(stacked, seed)
                     for at, (name, values) in enumerate(named):
-                        found[name, split, tier] = _Cell(float(values.mean()), means[at], ids)
+                        found[name, split, tier] = _Cell(float(values.mean()), means[at], apart[at], ids)
         return found
 
     def _alike(
@@ -128,6 +133,10 @@ class Measured:
         return stage in wider or not wider
 
 
+def _draws(cell: _Cell, tier: str) -> npt.NDArray[np.float64]:
+    return cell.stratified if tier == MEAN_OVER_TIERS else cell.resampled
+
+
 def _value(means: Sequence[float], resampled: Sequence[npt.NDArray[np.float64]], cells: Sequence[_Cell]) -> Value:
     """Over tiers, each is resampled by itself: how many queries a tier has is no matter of chance."""
     n = sum(len(cell.ids) for cell in cells)
@@ -136,10 +145,13 @@ def _value(means: Sequence[float], resampled: Sequence[npt.NDArray[np.float64]],
     return Value(mean=float(np.mean(means)), interval=interval, n=n)
 
 
-def _resampled(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Means over drawn queries under drawn seeds: (systems, seeds, queries) → (systems, resamples)."""
+def _resampled(values: npt.NDArray[np.float64], seed: int) -> npt.NDArray[np.float64]:
+    """Means over drawn queries under drawn seeds: (systems, seeds, queries) → (systems, resamples).
+
+    With one seed these are the draws of :func:`cohyde.evaluation.bootstrap.over_queries`: equal numbers everywhere.
+    """
     systems, seeds, queries = values.shape
-    random = np.random.default_rng(SEED)
+    random = np.random.default_rng(seed)
     flat = np.ascontiguousarray(values.reshape(-1, queries).T)
     out = np.empty((systems, RESAMPLES))
     for start in range(0, RESAMPLES, BLOCK):

@@ -38,7 +38,7 @@ def shareable(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Scored:
-    """Values of some queries, in the order of their ids."""
+    """Values of some queries, in the order of the dataset."""
 
     ids: tuple[str, ...]
     values: npt.NDArray[np.float64]
@@ -52,11 +52,11 @@ class Evaluation:
 
     @cached_property
     def groups(self) -> Mapping[tuple[str, str, str], npt.NDArray[np.int64]]:
-        """Rows by split, tier and search mode, each in the order of the queries' ids."""
+        """Rows by split, tier and search mode, in the order of the file: that of the dataset."""
         found: dict[tuple[str, str, str], list[int]] = defaultdict(list)
         for at, key in enumerate(zip(self.rows.split, self.rows.tier, self.rows.search, strict=True)):
             found[key].append(at)
-        return {key: np.array(sorted(rows, key=lambda at: str(self.rows.id[at]))) for key, rows in found.items()}
+        return {key: np.array(rows) for key, rows in found.items()}
 
     def scored(self, split: str, tier: str, search: str, metric: str, scope: str) -> Scored | None:
         """The values under these labels; None where nothing was measured."""
