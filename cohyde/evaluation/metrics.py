@@ -78,6 +78,7 @@ METRICS: Mapping[str, Callable[[Sequence[str], Collection[str], int], float]] = 
     "ndcg": ndcg_at,
     "comp": comp_at,
 }
+"""By name; :mod:`cohyde.evaluation.scoring` has each of them for many queries at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,11 +173,10 @@ def summarise_columns(tiers: Sequence[str], columns: Mapping[str, Sequence[float
     """
     if not len(tiers):
         raise ValueError("there is no query to take a mean over")
+    members = {label: [tier == label for tier in tiers] for label in sorted(set(tiers))}
     by_tier = {
-        label: _means(
-            {name: list(compress(column, (tier == label for tier in tiers))) for name, column in columns.items()}
-        )
-        for label in sorted(set(tiers))
+        label: _means({name: list(compress(column, own)) for name, column in columns.items()})
+        for label, own in members.items()
     }
     over_tiers = _means({name: [means.values[name] for means in by_tier.values()] for name in columns})
     return Summary(tiers=by_tier, all=_means(columns), mean_over_tiers=Means(n=len(tiers), values=over_tiers.values))

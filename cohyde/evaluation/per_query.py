@@ -4,7 +4,6 @@ One row a split, search mode and query: ``id``, ``text``, ``split``, ``tier``, `
 ``gold``, ``ranked``, ``scores`` and one column a metric, such as ``ndcg@5``. Any Parquet reader opens it.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,12 +107,12 @@ def per_query_of(found: Sequence[Found], catalogue: str) -> PerQuery:
     Raises:
         ValueError: a score that is no number, or a query without gold; names the query.
     """
-    for row in found:
-        _check_row(row)
     texts = {"id": [row.query.id for row in found], "text": [row.query.text for row in found]}
     texts |= {name: [getattr(row, name) for row in found] for name in ("split", "search")}
     gold = Lists.of(row.query.tools for row in found)
     ranked = Lists.of([tool for tool, _ in row.ranking] for row in found)
+    scores = np.array([score for row in found for _, score in row.ranking], dtype=np.float32)
+    _check(found, ranked, scores)
     return PerQuery(
         catalogue=catalogue,
         **{name: np.array(column, dtype=object) for name, column in texts.items()},
@@ -121,7 +120,7 @@ def per_query_of(found: Sequence[Found], catalogue: str) -> PerQuery:
         in_sample=np.array([row.in_sample for row in found], dtype=bool),
         gold=gold,
         ranked=ranked,
-        scores=np.array([score for row in found for _, score in row.ranking], dtype=np.float32),
+        scores=scores,
         values=score_lists(ranked, gold) | _equivalents(found, ranked),
     )
 
@@ -136,15 +135,18 @@ def _equivalents(found: Sequence[Found], ranked: Lists) -> dict[str, npt.NDArray
     return {f"{name}{EQUIVALENTS}": column for name, column in scores.items()}
 
 
-def _check_row(row: Found) -> None:
-    if not row.query.tools:
-        raise ValueError(f"query {row.query.id!r} ({row.split}) has no gold tools: it cannot be scored")
-    for rank, (tool, score) in enumerate(row.ranking, start=1):
-        if math.isnan(score):
-            raise ValueError(
-                f"query {row.query.id!r} ({row.split}, searched with {row.search}): {tool!r} at rank {rank} has a "
-                "score that is no number (NaN); whatever scored it has diverged"
-            )
+def _check(found: Sequence[Found], ranked: Lists, scores: npt.NDArray[np.float32]) -> None:
+    for row in found:
+        if not row.query.tools:
+            raise ValueError(f"query {row.query.id!r} ({row.split}) has no gold tools: it cannot be scored")
+    wrong = np.flatnonzero(np.isnan(scores))
+    if len(wrong):
+        at = int(np.searchsorted(ranked.offsets, wrong[0], side="right")) - 1
+        row, place = found[at], int(wrong[0] - ranked.offsets[at])
+        raise ValueError(
+            f"query {row.query.id!r} ({row.split}, searched with {row.search}): {row.ranking[place][0]!r} at rank "
+            f"{place + 1} has a score that is no number (NaN); whatever scored it has diverged"
+        )
 
 
 def write_per_query(path: Path, found: PerQuery) -> None:
