@@ -43,7 +43,7 @@ def report(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the tables of a run, of a sweep or of several, and write a page.
+    """Show the tables of a run, a sweep or several, and write a page.
 
     The page is one HTML file that needs no network: tables with intervals,
     curves, examples, times, settings. Of what is under way it shows what there
