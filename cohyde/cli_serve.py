@@ -169,6 +169,8 @@ def _serve_http(retriever: "LiveRetriever", trained: "Trained", own: "socket.soc
 
 
 def _summary(retriever: "LiveRetriever", trained: "Trained") -> str:
+    from cohyde.rewriter.generate import chosen
+
     tools = len(retriever.catalog.current.tools)
-    backend = trained.rewriting.backend if retriever.descriptions else "none"
+    backend = chosen(trained.rewriting).backend if retriever.descriptions else "none"
     return f"{_named(trained)}: {tools:,} tools, searched with: {trained.search.mode}, rewriter: {backend}"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cohyde.dag.store import Store
 from cohyde.models.reference import resolve
 
 
@@ -40,6 +41,14 @@ def tiny_encoder_path(cohyde_cache: Path) -> Path:
 def tiny_rewriter_path(cohyde_cache: Path) -> Path:
     """A Qwen3.5 folder of four layers (three linear, one full attention) with a chat template that can think."""
     return resolve("tiny:qwen3_5")
+
+
+@pytest.fixture(scope="session")
+def finished_store(cohyde_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """A store with the finished run ``tiny`` of no rounds, that tests read and do not change."""
+    from finished_runs import FINISHED, finish
+
+    return finish(tmp_path_factory.mktemp("finished") / "store", "tiny", FINISHED)
 
 
 @pytest.fixture(scope="session")

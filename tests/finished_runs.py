@@ -23,6 +23,8 @@ SMALLEST = (
     "describe.max_new_tokens=6",
 )
 """A run that takes seconds: the warm-up and its evaluation."""
+FINISHED = (*SMALLEST, "search.mode=concatenated", "describe.repetition_penalty=1.3")
+"""The run in the ``finished_store`` of all tests."""
 
 
 def record(location: str | Path, name: str, overrides: Sequence[str] = SMALLEST) -> tuple[Store, Plan]:

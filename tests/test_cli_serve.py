@@ -1,4 +1,4 @@
-"""``cohyde serve`` and the retriever for programs, on a run made by hand."""
+"""``cohyde serve`` and the retriever for programs, on a run of tiny models."""
 
 import http.client
 import json
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from command_line import Call, caller
-from searchable_run import make_run
+from finished_runs import record
 
 from cohyde import Retriever
 from cohyde.cli_serve import token_from
@@ -23,8 +23,8 @@ from cohyde.server.http import listen
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return make_run(tmp_path_factory.mktemp("served") / "store")
+def store(finished_store: Store) -> Store:
+    return finished_store
 
 
 @pytest.fixture
@@ -74,11 +74,11 @@ def test_it_serves_keeps_changes_and_ends_on_ctrl_c(store: Store, cohyde: Call, 
     visitor.start()
     code, output, errors = cohyde("serve", "tiny", "--port", str(visitor.port), "--keep", str(keep))
     assert (code, output) == (130, "")
-    assert "E.0 of tiny: 60 tools, searched with: description, rewriter: transformers\n" in errors
+    assert "E.0 of tiny: 80 tools, searched with: concatenated, rewriter: transformers\n" in errors
     assert f"answering at http://127.0.0.1:{visitor.port} " in errors
     (_, health), (status, found), (_, change) = visitor.answers
-    assert (health["state"], status, len(found["tools"]), change["tools"]) == ("E.0", 200, 2, 59)
-    assert len(keep.read_text("utf-8").splitlines()) == 59
+    assert (health["state"], status, len(found["tools"]), change["tools"]) == ("E.0", 200, 2, 79)
+    assert len(keep.read_text("utf-8").splitlines()) == 79
     code, output, _ = cohyde("search", "tiny", "will it rain", "-k", "2", "--json")
     same = json.loads(output)
     assert code == 0
@@ -132,10 +132,12 @@ def test_a_port_that_is_taken_is_told_before_anything_is_loaded(cohyde: Call) ->
 
 
 def test_a_run_that_is_not_finished_is_told_with_what_is_missing(cohyde: Call, tmp_path: Path) -> None:
-    make_run(tmp_path / "store", done=False)
+    record(tmp_path / "store", "tiny")
     code, _, errors = cohyde("serve", "tiny", "--port", "0", "--store", str(tmp_path / "store"))
     assert code == 2
-    assert "run tiny: E.0 is not done yet: missing E.0\n  see how far it is: cohyde status tiny" in errors
+    assert (
+        "run tiny: E.0 is not done yet: missing data, S1a, S1b, E.0\n  see how far it is: cohyde status tiny" in errors
+    )
 
 
 @pytest.mark.parametrize("token", ["two words", "sch\u00f6n", "line\nbreak"])

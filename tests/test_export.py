@@ -19,7 +19,7 @@ import faiss
 import numpy as np
 import pytest
 from command_line import Call, caller
-from finished_runs import SMALLEST, finish, record
+from finished_runs import FINISHED, record
 from huggingface_hub import ModelCard
 
 from cohyde import Retriever, cli, exported, hub
@@ -36,7 +36,6 @@ from cohyde.rewriter.clean import clean
 from stages.export import _copy_model, cleaning_alone
 from stages.model_cards import _fenced, _licence_fields, _without_places
 
-SETTINGS = (*SMALLEST, "search.mode=concatenated", "describe.repetition_penalty=1.3")
 REQUESTS = ("will I get wet on my way home", "Übersetze das: مرحبا {query} ```", "stocks " * 30)
 
 
@@ -53,9 +52,8 @@ class Exported:
 
 
 @pytest.fixture(scope="module")
-def done(cohyde_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Exported:
-    root = tmp_path_factory.mktemp("export")
-    store = finish(root / "store", "tiny", SETTINGS)
+def done(finished_store: Store, tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    root, store = tmp_path_factory.mktemp("export"), finished_store
     arguments = ["cohyde", "export", "tiny", "--to", str(root / "out"), "--store", store.location, "--json"]
     output = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(output), pytest.raises(SystemExit) as left:
@@ -126,7 +124,7 @@ def test_the_rewriter_s_card_shows_the_prompt_as_it_is_rendered(done: Exported) 
 
 
 def test_the_recipe_is_read_back_and_damage_is_told(done: Exported, tmp_path: Path) -> None:
-    recipe, config = exported.read_recipe(done.folder), load_config("tiny", SETTINGS)
+    recipe, config = exported.read_recipe(done.folder), load_config("tiny", FINISHED)
     assert (recipe.search, recipe.describe, recipe.stage) == (config.search, config.describe, "E.0")
     assert (recipe.encoder.max_length, recipe.encoder.model, recipe.rewriter.few_shot) == (64, "encoder", 0)
     with pytest.raises(UserError, match=r"export\.json: does not exist\n  give a folder that `cohyde export` wrote"):
@@ -143,14 +141,14 @@ def test_the_recipe_is_read_back_and_damage_is_told(done: Exported, tmp_path: Pa
 def test_the_encoder_gives_the_same_vectors_without_us(done: Exported) -> None:
     from sentence_transformers import SentenceTransformer
 
-    config: EmbeddingConfig = load_config("tiny", SETTINGS).encoder.embedding()
+    config: EmbeddingConfig = load_config("tiny", FINISHED).encoder.embedding()
     ours = embed(load_encoder(done.artifact("S1a") / "encoder", config), REQUESTS, 8)
     theirs = SentenceTransformer(str(done.folder / "encoder")).encode(list(REQUESTS))
     np.testing.assert_allclose(theirs, ours, atol=1e-6)
 
 
 def test_the_index_ranks_as_ours_does(done: Exported) -> None:
-    config = load_config("tiny", SETTINGS)
+    config = load_config("tiny", FINISHED)
     ours = DenseRetriever.load(
         done.artifact("S1a") / "encoder", done.artifact("E.0") / "index", config.encoder.embedding()
     )
@@ -225,7 +223,7 @@ def test_its_rewriter_writes_the_same_greedy_text(done: Exported, script: Any, r
     from cohyde.rewriter.describe import describe
     from cohyde.rewriter.examples import few_shot_examples
 
-    config = load_config("tiny", SETTINGS)
+    config = load_config("tiny", FINISHED)
     examples = few_shot_examples(read_dataset(done.artifact("data"))[0], 1, config.data.split_seed)
     query, model = Query(id="q", text=request_text, tools=()), done.artifact("S1b") / "rewriter"
     [ours], _ = describe(model, [query], examples, config.rewriter, config.describe, 0, Silent())

@@ -14,11 +14,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chat_server import COMPLETIONS, Act, body, chat_server, hang, hang_up, hang_up_midway, status
 
 from cohyde.catalog import Tool, tool_to_row
-from cohyde.config import EmbeddingConfig, SearchConfig, ServeConfig
+from cohyde.config import (
+    EmbeddingConfig,
+    EndpointConfig,
+    RewriterConfig,
+    SamplingConfig,
+    SearchConfig,
+    ServeConfig,
+)
 from cohyde.errors import UserError
 from cohyde.retrieval.live import LiveRetriever
+from cohyde.retrieval.rewriters import GeneratorRewriter, hurried
+from cohyde.rewriter.prompts import load_prompt
 from cohyde.server.app import is_loopback, make_app
 from cohyde.server.http import listen, make_server, serve_http
 
@@ -33,6 +43,12 @@ TOKEN = "a-secret-of-our-own"
 def make_retriever(encoder: Path, mode: str = "query", **arguments: Any) -> LiveRetriever:
     search, embedding = SearchConfig(mode=mode), EmbeddingConfig(max_length=64)
     return LiveRetriever(encoder, (RAIN, EURO, WAKE), embedding=embedding, search=search, **arguments)
+
+
+def completion(text: str) -> Act:
+    """What an endpoint writes."""
+    choice = {"index": 0, "text": text, "finish_reason": "stop"}
+    return body(json.dumps({"object": "text_completion", "choices": [choice]}))
 
 
 class Held:
@@ -331,6 +347,47 @@ def test_a_rewriter_that_misses_its_deadline_leaves_the_answer_to_the_encoder(ti
         assert site.call("GET", "/healthz")[2]["rewriter"] == "left alone"
         assert 'cohyde_answers_total{rewritten="false"} 2.0' in site.call("GET", "/metrics")[2]
         held.going.set()
+
+
+ENDPOINT_FAULTS: list[tuple[str, Act, float, str]] = [
+    ("hangs", hang(3), 0.2, "the rewriter did not answer in 0.2 s"),
+    ("HTML", body("<html><body>Bad gateway</body></html>", "text/html"), 60, "the answer is not JSON"),
+    ("closes", hang_up, 60, "no connection"),
+    ("closes midway", hang_up_midway, 60, "no connection"),
+    ("fails", status(500), 60, "status 500"),
+    ("only reasons", completion("<think>The user wants to know"), 60, "nothing was left of what the rewriter wrote"),
+]
+
+
+@pytest.mark.parametrize(
+    ("fault", "deadline", "told"), [row[1:] for row in ENDPOINT_FAULTS], ids=[row[0] for row in ENDPOINT_FAULTS]
+)
+def test_an_endpoint_at_fault_leaves_the_answer_to_the_encoder(
+    tiny_encoder_path: Path, tiny_rewriter_path: Path, fault: Act, deadline: float, told: str
+) -> None:
+    acts = [fault]
+
+    def script(asked: dict[str, Any], before: int) -> Act:
+        return acts.pop() if acts else completion("Weather forecast. The forecast for a city.")
+
+    with chat_server(script, route=COMPLETIONS) as at:
+        config = RewriterConfig(backend="openai", openai=EndpointConfig(url=at.url, model="m"))
+        rewriter = GeneratorRewriter(
+            tiny_rewriter_path,
+            rewriter=hurried(config, deadline),
+            sampling=SamplingConfig(max_new_tokens=8),
+            prompt=load_prompt("hyde"),
+        )
+        retriever = make_retriever(tiny_encoder_path, mode="description", rewriter=rewriter, deadline_seconds=deadline)
+        with serving(retriever) as site:
+            status, answer = site.search("will it rain")
+            assert (status, answer["rewritten"], len(answer["tools"])) == (200, False, 3)
+            assert told in answer["reason"]
+            status, answer = site.search("will it be dry")
+            assert status == 200 and (
+                answer["rewritten"] or deadline < 1
+            )  # a busy machine may miss so short a deadline
+            assert len(at.requests) <= 2  # nothing is asked again
 
 
 def test_what_does_not_arrive_in_time_is_not_waited_for(tiny_encoder_path: Path) -> None:

@@ -22,7 +22,7 @@ from cohyde.retrieval.breaker import Breaker
 from cohyde.retrieval.catalog import Change, LiveCatalog, Snapshot
 from cohyde.retrieval.descriptions import Cache, Described, Descriptions, Rewriter
 from cohyde.retrieval.requests import check_count, check_queries
-from cohyde.retrieval.rewriters import GeneratorRewriter
+from cohyde.retrieval.rewriters import GeneratorRewriter, hurried
 from cohyde.retrieval.trained import Trained
 
 SEARCHES_BY_REQUEST = "query"
@@ -109,7 +109,7 @@ class LiveRetriever:
         if trained.search.mode != SEARCHES_BY_REQUEST:
             rewriter = GeneratorRewriter(
                 trained.rewriter,
-                rewriter=trained.rewriting,
+                rewriter=hurried(trained.rewriting, deadline_seconds),
                 sampling=trained.sampling,
                 prompt=trained.prompt,
                 examples=trained.examples,

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from cohyde.config import RewriterConfig, SamplingConfig
@@ -74,3 +75,11 @@ class GeneratorRewriter:
 
 BATCHES_AT_ONCE = {"openai": 8}
 """Calls under way at once, by backend: one where the model is in this process; a server takes several."""
+
+
+def hurried(config: RewriterConfig, deadline_seconds: float | None) -> RewriterConfig:
+    """The settings for answers that somebody waits for: a server that is late is not waited for, nor asked again."""
+    if deadline_seconds is None:
+        return config
+    seconds = min(config.openai.timeout_seconds, deadline_seconds)
+    return replace(config, openai=replace(config.openai, timeout_seconds=seconds, retries=0))
