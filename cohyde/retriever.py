@@ -42,21 +42,6 @@ class Retriever(LiveRetriever):
         return cls.open(find_trained(open_store(location), name, state), **options)
 
     @classmethod
-    def from_folder(cls, folder: str | Path, **options: Any) -> Self:
-        """Load what ``cohyde export`` wrote.
-
-        Args:
-            folder: the exported folder.
-            options: see :meth:`~cohyde.retrieval.live.LiveRetriever.open`.
-
-        Raises:
-            UserError: it is no such folder, or something of it does not load.
-        """
-        from cohyde.exported import read_trained
-
-        return cls.open(read_trained(Path(folder)), **options)
-
-    @classmethod
     def from_export(cls, folder: str | Path, **options: Any) -> Self:
         """Load what ``cohyde export`` wrote.
 
