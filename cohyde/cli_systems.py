@@ -3,7 +3,7 @@
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +16,7 @@ from cohyde.cli_jobs import (
     execute_part,
     fetch_models,
     make_job,
+    print_states_json,
     record,
     run_live,
     tell_differences,
@@ -83,6 +84,9 @@ def baselines(
     part = job.plan.until(*[system.stage for system in systems]) if only else job.plan
     if dry_run:
         found = states(part, job.store, run=job.name)
+        if as_json:
+            print_states_json(job, found)
+            return
         out().print(plan_table(found, job.kinds, out()))
         err().print(f"{job.name}: {summary(found)}", style="dim", markup=False)
         return
@@ -111,13 +115,17 @@ def ablations(
     run is done once. One that fails does not hold up the others.
     """
     from cohyde.live import SweepLive
-    from cohyde.terminal import out
+    from cohyde.terminal import out, print_json
     from cohyde.terminal_sweep import print_sweep_failures
     from cohyde.terminal_systems import print_shares
 
     study = planned(config, only, rounds, seed, overrides, name, store)
     if dry_run:
-        print_shares(out(), list(study.shares()), study.short(study.main.name))
+        shares = list(study.shares())
+        if as_json:
+            print_json({"run": study.name, "runs": [asdict(share) for share in shares]})
+        else:
+            print_shares(out(), shares, MAIN)
         return
     study.save()
     resume = shlex.join(["cohyde", *sys.argv[1:]])
@@ -180,11 +188,7 @@ def _keys(only: str | None, known: Sequence[str], what: str) -> list[str]:
 
 
 def print_main(job: Job, systems: "Sequence[System]", as_json: bool) -> None:
-    """The main table over those of the systems that are measured.
-
-    Raises:
-        UserError: none of them is.
-    """
+    """The main table over those of the systems that are measured, and which are not."""
     from cohyde.evaluation.main_table import tables
     from cohyde.terminal import err, out, print_json
     from cohyde.terminal_systems import print_main_table
@@ -194,9 +198,8 @@ def print_main(job: Job, systems: "Sequence[System]", as_json: bool) -> None:
     if as_json:
         print_json(_as_json(job.name, job.store.location, made, missing))
         return
-    if not found:
-        raise UserError(f"run {job.name}: no system is measured yet", f"see how far it is: cohyde status {job.name}")
-    print_main_table(out(), job.name, made, job.settings.search.mode)
+    if found:
+        print_main_table(out(), job.name, made, job.settings.search.mode)
     if missing:
         err().print(f"not done, and not in the table: {'; '.join(missing)}", style="yellow", soft_wrap=True)
 
@@ -295,10 +298,6 @@ class Study:
     def kinds(self) -> dict[str, str]:
         """Short titles by stage id."""
         return {stage: kind for job in self._runs() for stage, kind in job.kinds.items()}
-
-    def short(self, run: str) -> str:
-        """A run's name without the study's."""
-        return run.removeprefix(f"{self.name}-")
 
     def shares(self) -> "Iterator[Any]":
         """How much of each run is the main run's."""

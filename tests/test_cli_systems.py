@@ -40,6 +40,9 @@ def test_a_dry_run_of_ablations_shows_how_much_is_shared(call: Call, tmp_path: P
     assert lines["untrained-encoder"].split()[-3:] == ["14", "1", "1"]
     assert all("the same as main" in lines[key] for key in ("rounds-2", "search-description"))
     assert not (tmp_path / "store").exists() and max(map(len, shown.splitlines())) <= 80
+    _, shown, _ = call("eval", "ablations", *where, "--json", "--only", "untrained-encoder")
+    runs = {row["run"]: row for row in json.loads(shown)["runs"]}
+    assert (runs["untrained-encoder"]["shared"], runs["untrained-encoder"]["own"]) == (14, 1)
 
 
 @pytest.mark.parametrize("command", ["baselines", "ablations"])
