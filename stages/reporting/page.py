@@ -288,7 +288,7 @@ def _kicker(arms: Sequence[Arm]) -> str:
     parts = [
         "CoHyDE",
         f"preset {shareable(first.preset).removeprefix('…/')}",
-        f"{first.settings.rounds} rounds",
+        f"{first.settings.rounds} round{'s' * (first.settings.rounds != 1)}",
     ]
     parts += [f"{seeds} seeds" if seeds > 1 else f"seed {first.seed}"]
     parts += [f"compared with {', '.join(arm.title for arm in arms[1:])}"] if len(arms) > 1 else []
