@@ -38,7 +38,7 @@ def find_trained(store: "Store", run_name: str, state: str | None = None) -> Tra
     known = load_single_run(store, run_name)
     config = build(Config, [(f"run {known.name}", known.config)])
     chosen = state or _selected(known.plan, store, known.name, config) or f"E.{config.rounds}"
-    node = _searchable(known.plan, chosen)
+    node = searchable(known.plan, chosen)
     if not store.exists(node.id, node.fingerprint):
         raise UserError(
             f"run {known.name}: {chosen} is not done yet: {_missing(known.plan, node, store)}",
@@ -95,11 +95,22 @@ def _states(plan: "Plan") -> "list[Node]":
     return [node for node in plan.nodes.values() if node.id.startswith("E.") and set(node.inputs) >= NEEDED]
 
 
-def _searchable(plan: "Plan", state: str) -> "Node":
+def searchable(plan: "Plan", state: str) -> "Node":
+    """The evaluation of this name.
+
+    Raises:
+        UserError: it is none whose models can be asked, or they are asked more than a person does.
+    """
     node = plan.nodes[plan.named(state)[0]]
     if node not in _states(plan):
         names = ", ".join(one.id for one in _states(plan))
         raise UserError(f"{state} is no state that can be searched with", f"states are: {names}")
+    if told := sorted(set(node.inputs) - NEEDED):
+        raise UserError(
+            f"{state}: its rewriter is told more than the request ({', '.join(told)}), which is not there when "
+            "somebody asks",
+            "search a run whose rewriter is given the request alone",
+        )
     return node
 
 

@@ -12,6 +12,7 @@ from stages import ablations as module
 from stages.ablations import ablations, load_ablation, measured_by
 from stages.pipeline import Surroundings
 from stages.pipelines import PIPELINES, specs_of
+from stages.search import searchable
 
 KEYS = [one.key for one in ablations()]
 FOUND = Surroundings()
@@ -79,6 +80,12 @@ def test_a_rewriter_that_restates_is_told_names_wherever_it_writes() -> None:
     assert all(list(specs[stage].prompts) == ["rewrite"] and specs[stage].inputs["tools"] == "tools" for stage in told)
     assert {"S1a", "S1b", "data", "E.untrained"}.isdisjoint(own_stages("query-rewrite"))
     assert "tools" in own_stages("query-rewrite")
+
+
+def test_a_rewriter_that_is_told_names_is_not_searched_with_as_if_it_were_not() -> None:
+    plan = make_plan(specs_of(under("query-rewrite"), FOUND))
+    with pytest.raises(UserError, match=r"E\.1: its rewriter is told more than the request \(tools\)"):
+        searchable(plan, "E.1")
 
 
 def test_what_is_searched_with_costs_nothing() -> None:
