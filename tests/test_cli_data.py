@@ -173,6 +173,7 @@ def test_export_and_import_give_the_same_dataset_again(cohyde: Call) -> None:
     assert read_dataset(Path("again"))[0] == read_dataset(sample_folder())[0]
 
 
+@pytest.mark.slow
 def test_a_run_trains_on_an_imported_dataset(cohyde: Call) -> None:
     assert cohyde("data", "export", "beir", "sample", "--out", "beir")[0] == 0
     assert cohyde("data", "import", "beir", "beir", "--out", "made")[0] == 0

@@ -30,6 +30,7 @@ def attempts(store: Path) -> dict[str, int]:
     return {record["id"]: record["attempt"] for record in records}
 
 
+@pytest.mark.slow
 def test_a_run_uses_all_machines_and_the_loss_of_one_is_no_failure_of_its_stage(two: Cluster, tmp_path: Path) -> None:
     stages = [{"id": id_, "config": {"value": value, "seconds": 4}} for id_, value in (("a", 1), ("b", 2))]
     driver = Driver(two, tmp_path, *stages, {"id": "sum", "function": "number", "inputs": ["a", "b"]})

@@ -73,6 +73,7 @@ def test_on_a_full_disk_nothing_is_begun(disk: Path) -> None:
     assert not any(path.is_file() for path in disk.rglob("*"))
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_fails_the_stage_and_the_run_goes_on_once_there_is_room(disk: Path) -> None:
     store = Store(disk / "store")
     command = ["run", "-c", "tiny", "--until", "data", "--store", str(store.root)]
@@ -228,6 +229,7 @@ sys.exit(not run(specs, store, run_name="r").ok)
 """
 
 
+@pytest.mark.slow
 def test_tidying_beside_a_run_takes_nothing_that_it_needs(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     path = os.pathsep.join(filter(None, [str(TESTS), str(ROOT), os.environ.get("PYTHONPATH", "")]))

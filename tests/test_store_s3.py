@@ -345,6 +345,7 @@ def started(store: RemoteStore, id_: str) -> int:
     return sum(key.startswith(f"logs/{id_}-") and key.endswith("/owner.json") for key in objects(store))
 
 
+@pytest.mark.slow
 def test_a_killed_run_is_gone_on_with_on_another_machine(
     url: str, machine: Callable[[str], RemoteStore], tmp_path: Path
 ) -> None:
@@ -366,6 +367,7 @@ def test_a_killed_run_is_gone_on_with_on_another_machine(
     assert not any((tmp_path / "third").rglob(FILE_NAME))
 
 
+@pytest.mark.slow
 def test_runs_on_two_machines_at_once_do_each_stage_once(
     url: str, machine: Callable[[str], RemoteStore], tmp_path: Path
 ) -> None:

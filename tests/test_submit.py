@@ -207,6 +207,7 @@ def test_a_submitted_plan_runs_on_the_cluster_and_its_output_comes_back(
     assert f"ray job logs {answer['job']} --follow --address {address}" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_job_that_fails_leaves_with_its_own_exit_status(
     head: tuple[Cluster, str], checkout: Path, tmp_path: Path
 ) -> None:
