@@ -7,14 +7,13 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from cohyde.evaluation.bootstrap import RESAMPLES
+from cohyde.evaluation.bootstrap import CERTAIN, RESAMPLES
 from cohyde.evaluation.compare import Change, Difference
 from cohyde.evaluation.per_query import PerQuery
 from cohyde.evaluation.report import percent
 
 LONGEST = 300
 """Characters of a text that are shown."""
-CERTAIN = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,8 @@ from command_line import Call, caller
 from report_store import TIERS, WARNING, ReportStore
 
 from cohyde.cli_report import _find, _subjects
-from cohyde.evaluation.bootstrap import over_queries, over_tiers
+from cohyde.evaluation.bootstrap import holm, over_queries, over_tiers
+from cohyde.evaluation.compare import shared_rows
 from cohyde.evaluation.page.data import Cell, Notices, PageData, Part, Table
 from cohyde.evaluation.per_query import PerQuery, read_per_query
 from stages.reporting.page import Subject, page_of
@@ -131,6 +132,29 @@ def test_a_gain_is_the_mean_of_differences_query_by_query(made: ReportStore) -> 
     assert shown.value == pytest.approx(100 * sum(gains) / len(gains))
     assert shown.low is not None and shown.high is not None
     assert shown.best == (shown.low > 0 or shown.high < 0)
+
+
+def test_how_sure_a_gain_is_counts_all_comparisons_of_the_table(made: ReportStore) -> None:
+    [subject] = subjects(made, "all")
+    found = table(page(made, "all"), "differences")
+    systems = [(one.stage, one.search) for one in subject.arm.systems
+               if (one.stage, one.search) != (subject.selected, "description")]  # fmt: skip
+    flips, p_values = [], []
+    for stage, search in systems:
+        for split in ("standard", "vague"):
+            after = queries(made, "all", subject.selected or "").select(search="description", split=split)
+            before = queries(made, "all", stage).select(search=search, split=split)
+            left, right = shared_rows(before.select(in_sample=True), after.select(in_sample=True))
+            gains = [b - a for a, b in zip(left.values["ndcg@5"], right.values["ndcg@5"], strict=True)]
+            [estimate] = over_tiers([[gain] for gain in gains], left.tier.tolist())
+            flips.append(estimate.flips)
+            p_values.append(estimate.p)
+    shown = [row.cells[-4:] for row in found.rows]
+    assert [cells[at].value for cells in shown for at in (0, 2)] == [pytest.approx(100 * one) for one in flips]
+    corrected = holm(p_values)
+    assert [cells[at].value for cells in shown for at in (1, 3)] == [pytest.approx(one) for one in corrected]
+    assert [cells[at].best for cells in shown for at in (1, 3)] == [one < 0.05 for one in corrected]
+    assert f"corrected for all {2 * len(systems)} comparisons" in found.caption
 
 
 def test_the_table_of_metrics_is_the_mean_over_tiers(made: ReportStore) -> None:

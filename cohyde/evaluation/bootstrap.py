@@ -13,6 +13,8 @@ import numpy.typing as npt
 
 RESAMPLES = 10_000
 COVERAGE = 0.95
+CERTAIN = 0.05
+"""Below this p, after correction for many comparisons, a difference is set off."""
 SEED = 0
 """Of the resampling: equal differences give equal intervals, on every machine."""
 BLOCK = 1_000
@@ -78,13 +80,23 @@ class Estimate:
 
     @property
     def p(self) -> float | None:
-        """Two-sided: how often resamples flip the sign, twice; never 0, of which no number of resamples can tell.
+        """Two-sided: see :func:`two_sided`."""
+        return None if self.flips is None else two_sided(self.flips)
 
-        The resample that was observed counts as one that flips (Davison & Hinkley 1997, section 4.2).
-        """
-        if self.flips is None:
-            return None
-        return min(1.0, 2 * (round(self.flips * RESAMPLES) + 1) / (RESAMPLES + 1))
+
+def two_sided(flips: float) -> float:
+    """The p of a share of resamples that flip the sign; never 0, of which no number of resamples can tell.
+
+    The resample that was observed counts as one that flips (Davison & Hinkley 1997, section 4.2).
+    """
+    return min(1.0, 2 * (round(flips * RESAMPLES) + 1) / (RESAMPLES + 1))
+
+
+def share_of_flips(means: npt.NDArray[Any], resampled: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Share of the resamples (rows) whose means have not the sign of the observed ``means``, by column."""
+    signs = np.sign(means) * (np.abs(means) > ROUNDING)
+    share: npt.NDArray[Any] = (resampled * signs <= ROUNDING).mean(axis=0)
+    return share
 
 
 def over_queries(values: npt.ArrayLike) -> list[Estimate]:
@@ -142,8 +154,7 @@ def _resampled_means(values: npt.NDArray[Any], seed: int = SEED) -> npt.NDArray[
 def _estimates(means: npt.NDArray[Any], n: int, resampled: npt.NDArray[Any] | None) -> list[Estimate]:
     if resampled is None:
         return [Estimate(mean=float(mean), n=n, interval=None, flips=None) for mean in means]
-    signs = np.sign(means) * (np.abs(means) > ROUNDING)
-    flips = (resampled * signs <= ROUNDING).mean(axis=0)
+    flips = share_of_flips(means, resampled)
     return [
         Estimate(mean=float(mean), n=n, interval=_interval(column), flips=float(flip))
         for mean, column, flip in zip(means, resampled.T, flips, strict=True)

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from cohyde.evaluation.bootstrap import BLOCK, COVERAGE, RESAMPLES, SEED, Interval
+from cohyde.evaluation.bootstrap import BLOCK, COVERAGE, RESAMPLES, SEED, Interval, share_of_flips
 from cohyde.evaluation.metrics import MEAN_OVER_TIERS
 from cohyde.evaluation.results import EVERY_QUERY
 from stages.reporting.views import RunView, Scored
@@ -31,6 +31,8 @@ class Value:
     interval: Interval | None
     n: int
     """Queries."""
+    flips: float | None = None
+    """Share of the resamples that have not this sign; None for a single query."""
 
     @property
     def is_nothing(self) -> bool:
@@ -140,9 +142,12 @@ def _draws(cell: _Cell, tier: str) -> npt.NDArray[np.float64]:
 def _value(means: Sequence[float], resampled: Sequence[npt.NDArray[np.float64]], cells: Sequence[_Cell]) -> Value:
     """Over tiers, each is resampled by itself: how many queries a tier has is no matter of chance."""
     n = sum(len(cell.ids) for cell in cells)
-    low, high = np.quantile(np.mean(resampled, axis=0), [(1 - COVERAGE) / 2, (1 + COVERAGE) / 2])
-    interval = None if n == 1 else Interval(float(low), float(high))
-    return Value(mean=float(np.mean(means)), interval=interval, n=n)
+    mean, draws = float(np.mean(means)), np.mean(resampled, axis=0)
+    if n == 1:
+        return Value(mean=mean, interval=None, n=n)
+    low, high = np.quantile(draws, [(1 - COVERAGE) / 2, (1 + COVERAGE) / 2])
+    flips = float(share_of_flips(np.array([mean]), draws[:, None])[0])
+    return Value(mean=mean, interval=Interval(float(low), float(high)), n=n, flips=flips)
 
 
 def _resampled(values: npt.NDArray[np.float64], seed: int) -> npt.NDArray[np.float64]:

@@ -7,7 +7,7 @@ from functools import cache, cached_property
 import numpy as np
 
 from cohyde.dag.fingerprint import differences
-from cohyde.evaluation.bootstrap import Interval
+from cohyde.evaluation.bootstrap import CERTAIN, Interval, holm, two_sided
 from cohyde.evaluation.metrics import CUTOFFS, MEAN_OVER_TIERS, METRICS
 from cohyde.evaluation.page.data import Cell, Column, Curve, Figure, Panel, Row, Table
 from cohyde.evaluation.results import EVERY_QUERY, SAMPLE
@@ -227,17 +227,20 @@ def rounds_table(results: Results) -> Table | None:
 
 
 def difference_table(results: Results) -> Table | None:
-    """The selected round minus every other system."""
+    """The selected round minus every other system, and how sure that is for all of them together."""
     state = results.state
     if state is None:
         return None
-    rows = []
+    over = MEAN_OVER_TIERS if len(results.arm.tiers()) > 1 else results.arm.tiers()[0]
+    splits = [split for split in results.arm.splits() if (split, over) in results.places]
+    rows, overall = [], []
     for system in results.arm.systems:
         name = named(system.stage, system.search)
-        cells = [points_cell(results.sample.difference(state, name, *place)) for place in results.places]
-        if name != state and any(cell.value is not None for cell in cells):
-            group = GROUPS.get(system.group, system.group)
-            rows.append(Row(cells=(Cell(text=f"over {system.title}"), *cells), group=group))
+        gains = {place: results.sample.difference(state, name, *place) for place in results.places}
+        if name != state and any(gains.values()):
+            cells = (Cell(text=f"over {system.title}"), *map(points_cell, gains.values()))
+            rows.append(Row(cells=cells, group=GROUPS.get(system.group, system.group)))
+            overall.append([gains[split, over] for split in splits])
     if not rows:
         return None
     return Table(
@@ -245,10 +248,33 @@ def difference_table(results: Results) -> Table | None:
         title=f"What {results.selected} gains",
         caption=f"NDCG@5 of {state.replace(' · ', ', searched with: ')}, minus that of each system, in percentage "
         "points, over the same queries (paired bootstrap, 95%). Bold: the interval leaves out zero. 0.0 without an "
-        "interval: equal for every query. Intervals of many comparisons are not corrected for there being many.",
-        columns=(Column(head="Gain", numeric=False), *columns_of(results.places, results.sample)),
-        rows=tuple(rows),
+        "interval: equal for every query. Flips: % of the resamples in which the difference "
+        f"{'over tiers ' if len(results.arm.tiers()) > 1 else ''}loses its sign. Holm: its p, two-sided, corrected "
+        f"for all {len(rows) * len(splits)} comparisons here; bold below 0.05.",
+        columns=(
+            Column(head="Gain", numeric=False),
+            *columns_of(results.places, results.sample),
+            *(Column(head=head, group=f"{split}, how sure") for split in splits for head in ("flips", "Holm")),
+        ),
+        rows=tuple(
+            replace(row, cells=(*row.cells, *sure)) for row, sure in zip(rows, sure_cells(overall), strict=True)
+        ),
     )
+
+
+def sure_cells(rows: Sequence[Sequence[Value | None]]) -> list[list[Cell]]:
+    """By row and comparison: the share of resamples that flip its sign, and its p, corrected for all of these."""
+    known = [value.flips for row in rows for value in row if value is not None and value.flips is not None]
+    corrected = iter(holm([two_sided(flips) for flips in known]))
+
+    def both(value: Value | None) -> tuple[Cell, Cell]:
+        if value is None or value.flips is None:
+            return MISSING, MISSING
+        p = next(corrected)
+        flips = Cell(text=f"{100 * value.flips:.1f}", value=100 * value.flips)
+        return flips, Cell(text="< 0.001" if p < 0.001 else f"{p:.3f}", value=p, best=p < CERTAIN)
+
+    return [[cell for value in row for cell in both(value)] for row in rows]
 
 
 def metrics_table(results: Results) -> Table | None:
