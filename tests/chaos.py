@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -29,7 +30,8 @@ from cohyde.progress import untimed
 ROOT = Path(__file__).resolve().parent.parent
 EVERY_STEP = "runner.checkpoint_minutes=0"
 LONGEST_WAIT = 25.0
-"""Seconds from when a stage is at work to the kill, at most: a fresh worker imports for ten before it computes."""
+"""Seconds from when a stage is at work to the kill, at most, on a fast machine: a fresh worker imports for ten before
+it computes. On a slow one as long as an undisturbed run takes, or kills would never get past its imports."""
 PATIENCE = 600.0
 
 
@@ -150,21 +152,24 @@ def checksums(store: Path) -> dict[str, str]:
     return found
 
 
-def quiet_run(store: Path, rounds: int, settings: Sequence[str], log: Path) -> dict[str, str]:
-    """The same run, undisturbed."""
+def quiet_run(store: Path, rounds: int, settings: Sequence[str], log: Path) -> tuple[dict[str, str], float]:
+    """The same run, undisturbed: what it made, and the seconds that it took."""
+    started = time.monotonic()
     driver = Driver(store, rounds, settings, log)
     if driver.process.wait(timeout=PATIENCE):
         raise RuntimeError(f"the undisturbed run failed; see {log}")
-    return checksums(store)
+    return checksums(store), time.monotonic() - started
 
 
-def attack(store: Path, rounds: int, settings: Sequence[str], kills: int, rng: random.Random, outcome: Outcome) -> int:
+def attack(
+    driver_of: Callable[[], Driver], kills: int, longest_wait: float, rng: random.Random, outcome: Outcome
+) -> int:
     """Run, kill, run again, until the run is through or ``kills`` have been made; returns how many were made."""
-    log, made = store.with_suffix(".log"), 0
+    made = 0
     while True:
-        driver = Driver(store, rounds, settings, log)
-        while made < kills and _wait_for_work(driver, rng):
-            stages = [attempt.folder.parent.name.rpartition("-")[0] for attempt in attempts_at_work(store)]
+        driver = driver_of()
+        while made < kills and _wait_for_work(driver, longest_wait * rng.random()):
+            stages = [attempt.folder.parent.name.rpartition("-")[0] for attempt in attempts_at_work(driver.store)]
             if not stages or driver.is_over():
                 continue
             way = rng.choice(list(KILLS))
@@ -181,11 +186,11 @@ def attack(store: Path, rounds: int, settings: Sequence[str], kills: int, rng: r
             return made
 
 
-def _wait_for_work(driver: Driver, rng: random.Random) -> bool:
-    """Wait until a stage is at work, and then a moment drawn at random; whether the run is still under way."""
+def _wait_for_work(driver: Driver, seconds: float) -> bool:
+    """Wait until a stage is at work, and then for some seconds; whether the run is still under way."""
     while not driver.is_over() and not attempts_at_work(driver.store):
         time.sleep(0.05)
-    end = time.monotonic() + LONGEST_WAIT * rng.random()
+    end = time.monotonic() + seconds
     while not driver.is_over() and time.monotonic() < end:
         time.sleep(0.02)
     return not driver.is_over()
@@ -194,11 +199,12 @@ def _wait_for_work(driver: Driver, rng: random.Random) -> bool:
 def chaos(folder: Path, kills: int, seed: int = 0, rounds: int = 1, settings: Sequence[str] = ()) -> Outcome:
     """Make ``kills`` kills in as many runs as it takes, each brought to its end and compared with a quiet one."""
     rng, outcome = random.Random(seed), Outcome()
-    expected = quiet_run(folder / "quiet", rounds, settings, folder / "quiet.log")
+    expected, seconds = quiet_run(folder / "quiet", rounds, settings, folder / "quiet.log")
     made = 0
     while made < kills:
         store = folder / f"attacked-{outcome.runs + 1}"
-        made += attack(store, rounds, settings, kills - made, rng, outcome)
+        driver_of = partial(Driver, store, rounds, settings, store.with_suffix(".log"))
+        made += attack(driver_of, kills - made, max(LONGEST_WAIT, seconds), rng, outcome)
         found = checksums(store)
         outcome.runs += 1
         outcome.artifacts += len(list(Store(store).artifacts()))
