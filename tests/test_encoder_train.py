@@ -16,10 +16,12 @@ from transformers import get_cosine_schedule_with_warmup
 
 from cohyde.catalog import Tool, render
 from cohyde.config import EncoderConfig, EncoderTrainConfig
+from cohyde.encoder import tokens
 from cohyde.encoder import train as module
 from cohyde.encoder.infonce import infonce
 from cohyde.encoder.model import load_encoder
 from cohyde.encoder.pairs import Pair
+from cohyde.encoder.retriever import DenseRetriever
 from cohyde.encoder.train import (
     DevSet,
     TrainingResult,
@@ -29,6 +31,7 @@ from cohyde.encoder.train import (
     train_encoder,
 )
 from cohyde.errors import UserError
+from cohyde.evaluation.metrics import ndcg_at
 from cohyde.io import sha256_file
 from cohyde.progress import TIMED_METRICS, Silent
 
@@ -267,8 +270,31 @@ def test_a_text_is_tokenised_once_a_training_however_often_it_is_used(
     model, seen = load_encoder(tiny_encoder_path, CONFIG, "cpu"), Counter[str]()
     preprocess = model.preprocess
     monkeypatch.setattr(model, "preprocess", lambda texts, **how: (seen.update(texts), preprocess(texts, **how))[1])
-    run(tiny_encoder_path, tmp_path / "out", model=model, dev=None, forms=(4, 5))
-    assert seen == Counter({pair.anchor for pair in PAIRS} | {render(tool, form) for tool in TOOLS for form in (4, 5)})
+    result = run(tiny_encoder_path, tmp_path / "out", with_train(epochs=2, eval_every=2), model=model, forms=(4, 5))
+    assert sum("dev_ndcg@5" in row for row in result.history) == 1 + 8 / 2
+    renderings = {render(tool, form) for tool in TOOLS for form in (4, 5)}
+    assert seen == Counter({pair.anchor for pair in PAIRS} | renderings | set(DEV.texts))
+
+
+def test_dev_evaluation_ranks_as_a_retriever_does(trained: tuple[Path, TrainingResult, Listener]) -> None:
+    retriever = DenseRetriever.build(trained[0], TOOLS, CONFIG.embedding())
+    best = [[tool for tool, _ in ranking] for ranking in retriever.rank_texts(DEV.texts, 5)]
+    values = [ndcg_at(tools, gold, 5) for tools, gold in zip(best, DEV.gold, strict=True)]
+    tiers = [sum(values[:7]) / 7, sum(values[7:]) / 3]
+    assert trained[1].metrics["best_dev_ndcg@5"] == pytest.approx(sum(tiers) / 2)
+
+
+def test_dev_evaluation_that_costs_too_much_of_a_long_training_is_said_so(
+    tiny_encoder_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listener, recipe = Listener(), with_train(epochs=1)
+    monkeypatch.setattr(module, "DEV_SHARE", 0.0)
+    run(tiny_encoder_path, tmp_path / "short", recipe, progress=listener)
+    assert not [line for line in listener.warnings if "dev evaluation" in line]
+    monkeypatch.setattr(module, "DEV_SECONDS", 0.0)
+    run(tiny_encoder_path, tmp_path / "long", recipe, progress=listener)
+    [line] = [line for line in listener.warnings if "dev evaluation" in line]
+    assert "% of the training's time; a larger encoder.train.eval_every (now 8) takes less" in line
 
 
 def test_texts_that_are_cut_and_padding_are_counted_over_all_epochs(tiny_encoder_path: Path, tmp_path: Path) -> None:
@@ -296,7 +322,7 @@ def test_cached_gradients_train_as_plain_ones_do(
     tiny_encoder_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # One text a forward pass in both, so that dropout draws alike.
-    monkeypatch.setitem(module.POSITIONS_AT_ONCE, "cpu", 1)
+    monkeypatch.setitem(tokens.POSITIONS_AT_ONCE, "cpu", 1)
     plain = run(tiny_encoder_path, tmp_path / "plain", with_train(epochs=1))
     cached = run(tiny_encoder_path, tmp_path / "cached", with_train(epochs=1, mini_batch_size=1))
     losses = [[row["loss"] for row in result.history[1:]] for result in (plain, cached)]

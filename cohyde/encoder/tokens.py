@@ -14,6 +14,8 @@ from cohyde.encoder.pairs import Side
 AT_ONCE = 1024
 """Texts a call of the tokenizer, which pads them to their longest before we take the padding off."""
 MASK = "attention_mask"
+POSITIONS_AT_ONCE = {"cpu": 1024}
+ON_ACCELERATORS = 16384
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,11 @@ def _cut(encoding: Any) -> int:
     """Tokens that a tokenizer of the fast kind left out at the end; other kinds don't tell."""
     overflowing = encoding.overflowing if encoding is not None else []
     return sum(len(part.ids) - sum(part.special_tokens_mask) for part in overflowing)
+
+
+def positions_at_once(device: torch.device) -> int:
+    """Tokens and padding of a forward pass: small ones pad less, but each has to keep the device busy."""
+    return POSITIONS_AT_ONCE.get(device.type, ON_ACCELERATORS)
 
 
 def chunks_by_length(lengths: Sequence[int], most_positions: int, most_texts: int | None = None) -> list[list[int]]:

@@ -19,46 +19,25 @@ from cohyde.catalog import Tool, render
 from cohyde.checkpoints import Checkpoints
 from cohyde.config import EncoderConfig, EncoderTrainConfig
 from cohyde.encoder.batches import batches_of
+from cohyde.encoder.dev import DEV_METRIC, DevEvaluation, DevSet, dev_ndcg
 from cohyde.encoder.gradients import at_once, cached, encode
-from cohyde.encoder.index import ExactIndex
 from cohyde.encoder.infonce import NEGATIVES, gold_aware, infonce
 from cohyde.encoder.lora import adapt, merged
-from cohyde.encoder.model import embed, save_encoder
+from cohyde.encoder.model import save_encoder
 from cohyde.encoder.pairs import Pair, draw_form, right_tools, same_texts
-from cohyde.encoder.search import rank
-from cohyde.encoder.tokens import TextCounts, TokenisedText, Tokeniser, chunks_by_length
+from cohyde.encoder.tokens import TextCounts, TokenisedText, Tokeniser, chunks_by_length, positions_at_once
 from cohyde.errors import DivergedError, UserError
-from cohyde.evaluation.metrics import QueryScore, ndcg_at, summarise
 from cohyde.progress import Progress
 from cohyde.training_state import read_state, write_state
 
 __all__ = ["DevSet", "Pair", "TrainingResult", "dev_ndcg", "train_encoder"]
 
-DEV_METRIC = "dev_ndcg@5"
-DEV_CUTOFF = 5
 BEST = "best"
 """The folder in a checkpoint with the best model so far."""
-POSITIONS_AT_ONCE = {"cpu": 1024}
-ON_ACCELERATORS = 16384
-"""Tokens and padding of a forward pass, by kind of device: small ones pad less, but each has to keep it busy."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DevSet:
-    """What checkpoints are selected on: n texts, each with its gold tool ids (at least one) and its tier."""
-
-    texts: tuple[str, ...]
-    gold: tuple[frozenset[str], ...]
-    tiers: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        if not len(self.texts) == len(self.gold) == len(self.tiers):
-            raise ValueError(
-                f"dev set: {len(self.texts)} texts, {len(self.gold)} gold sets and {len(self.tiers)} tiers; "
-                "each text needs one of both"
-            )
-        if not self.texts:
-            raise ValueError("dev set: there is no text; give None to train without selection")
+DEV_SHARE = 0.1
+"""Of a training's time, that dev evaluation should stay below."""
+DEV_SECONDS = 60.0
+"""Below which nobody minds what its share is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,11 +69,15 @@ class Clock:
         finally:
             self.seconds[what] += time.perf_counter() - started
 
+    def share(self, what: str) -> float:
+        """Of all seconds that were counted, in [0, 1]."""
+        return self.seconds[what] / max(sum(self.seconds.values()), 1e-9)
+
     def speed(self, tokens: int) -> dict[str, float]:
         """``tokens_per_second`` of training steps, padding left out, and dev evaluation's share of all time."""
         return {
             "tokens_per_second": tokens / max(self.seconds["steps"], 1e-9),
-            "dev_time_share": self.seconds["dev"] / max(sum(self.seconds.values()), 1e-9),
+            "dev_time_share": self.share("dev"),
         }
 
 
@@ -155,13 +138,19 @@ def train_encoder(
         negatives=negatives,
         hard_negatives=hard_negatives,
     )
-    best = _Best(model=model, dev=dev, tools=tools, config=config, out=out)
+    evaluation = None if dev is None else DevEvaluation(model, dev, tools, config, run.tokens)
+    best = _Best(model=model, evaluation=evaluation, out=out)
     progress.log(f"{len(pairs)} pairs, {run.rows_per_epoch} of them used in each epoch; {run.total} steps")
     clock = Clock()
     with _seeded(seed, model.device):
         history, tokens = _fit(run, best, progress, clock)
     if dev is not None and best.step == 0:
         progress.warn("no checkpoint was better on dev than the start, which is kept")
+    if clock.seconds["dev"] > DEV_SECONDS and clock.share("dev") > DEV_SHARE:
+        progress.warn(
+            f"dev evaluation took {clock.share('dev'):.0%} of the training's time; a larger encoder.train.eval_every "
+            f"(now {config.train.eval_every}) takes less"
+        )
     steps = {"steps": run.total, "final_loss": history[-1]["loss"]}
     metrics = run.metrics() | best.metrics() | steps
     return TrainingResult(metrics=metrics, history=history, speed=clock.speed(tokens))
@@ -306,7 +295,7 @@ class _Run:
         self.optimizer = make_optimizer(model, config.train)
         self.counts = TextCounts()
         self._tools = {tool.id: tool for tool in tools}
-        self._tokens = Tokeniser(model)
+        self.tokens = Tokeniser(model)
         self._negatives, self._hard_negatives = NEGATIVES[negatives], hard_negatives
         self._right = right_tools(pairs, same_texts(tools, config.index_form))
         self._backward = cached if self.recipe.mini_batch_size else at_once
@@ -327,8 +316,8 @@ class _Run:
 
     def _lengths(self, epoch: int) -> list[int]:
         """Tokens of each pair in an epoch, anchor and tool together."""
-        anchors = self._tokens([pair.anchor for pair in self.pairs])
-        positives = self._tokens(self._positives(range(len(self.pairs)), epoch), "document")
+        anchors = self.tokens([pair.anchor for pair in self.pairs])
+        positives = self.tokens(self._positives(range(len(self.pairs)), epoch), "document")
         return [len(anchor) + len(positive) for anchor, positive in zip(anchors, positives, strict=True)]
 
     def _positives(self, batch: Sequence[int], epoch: int) -> list[str]:
@@ -348,9 +337,9 @@ class _Run:
     def _loss_and_gradient(self, batch: Sequence[int], epoch: int) -> torch.Tensor:
         columns, device = self._columns(batch, epoch), self.model.device
         anchors, tools = list(dict.fromkeys(columns.anchors)), list(dict.fromkeys(columns.positives + columns.hard))
-        tokens = self._tokens(anchors) + self._tokens(tools, "document")
-        most = POSITIONS_AT_ONCE.get(device.type, ON_ACCELERATORS)
-        chunks = chunks_by_length([len(text) for text in tokens], most, self.recipe.mini_batch_size)
+        tokens = self.tokens(anchors) + self.tokens(tools, "document")
+        lengths = [len(text) for text in tokens]
+        chunks = chunks_by_length(lengths, positions_at_once(device), self.recipe.mini_batch_size)
         rows = {place: row for row, place in enumerate(place for chunk in chunks for place in chunk)}
         row_of_anchor = {text: rows[place] for place, text in enumerate(anchors)}
         row_of_tool = {text: rows[place] for place, text in enumerate(tools, start=len(anchors))}
@@ -370,7 +359,7 @@ class _Run:
             return infonce(*pairs, self.recipe.temperature, negatives_BB, hard_HD, hard_BH)
 
         def encode_chunk(chunk: Sequence[TokenisedText]) -> torch.Tensor:
-            return encode(self.model, self._tokens.padded(chunk), self.recipe.precision)
+            return encode(self.model, self.tokens.padded(chunk), self.recipe.precision)
 
         passes = [[tokens[place] for place in chunk] for chunk in chunks]
         for chunk in passes:
@@ -441,37 +430,20 @@ class _Run:
 # -------------------------------------------------------------------------------------------------- selection
 
 
-def dev_ndcg(model: SentenceTransformer, dev: DevSet, tools: Sequence[Tool], config: EncoderConfig) -> float:
-    """NDCG@5 of the dev texts over the catalogue in ``config.index_form``: the mean over tiers, in [0, 1]."""
-    texts = [render(tool, config.index_form) for tool in tools]
-    catalogue = embed(model, texts, config.embed_batch_size, "document")
-    vectors = embed(model, dev.texts, config.embed_batch_size)
-    ranked = rank(ExactIndex(catalogue), vectors, [tool.id for tool in tools], DEV_CUTOFF)
-    rows = [
-        QueryScore(
-            id=str(number), tier=tier, values={DEV_METRIC: ndcg_at([tool for tool, _ in best], gold, DEV_CUTOFF)}
-        )
-        for number, (best, gold, tier) in enumerate(zip(ranked, dev.gold, dev.tiers, strict=True))
-    ]
-    return summarise(rows).mean_over_tiers.values[DEV_METRIC]
-
-
 class _Best:
     """Evaluates checkpoints and keeps the best on disk; of equals the earliest, without a dev set the latest."""
 
-    def __init__(
-        self, *, model: SentenceTransformer, dev: DevSet | None, tools: Sequence[Tool], config: EncoderConfig, out: Path
-    ) -> None:
-        self._model, self._dev, self._tools, self._config, self._out = model, dev, tools, config, out
+    def __init__(self, *, model: SentenceTransformer, evaluation: DevEvaluation | None, out: Path) -> None:
+        self._model, self._evaluation, self._out = model, evaluation, out
         self._start = self._value = -math.inf
         self.step = 0
 
     def consider(self, step: int, record: Any) -> None:
         """Evaluate the model as it is after ``step`` steps; ``record`` is called with the row of the history."""
-        if self._dev is None:
+        if self._evaluation is None:
             self._keep(step)
             return
-        value = dev_ndcg(self._model, self._dev, self._tools, self._config)
+        value = self._evaluation.ndcg()
         record({"step": step, DEV_METRIC: value})
         if step == 0:
             self._start = value
@@ -499,11 +471,11 @@ class _Best:
 
     def words(self) -> str:
         """The kept checkpoint, for a message."""
-        score = "" if self._dev is None else f" (dev NDCG@5 {self._value:.4f})"
+        score = "" if self._evaluation is None else f" (dev NDCG@5 {self._value:.4f})"
         return f"the checkpoint of step {self.step}{score} in {self._out}"
 
     def metrics(self) -> dict[str, float]:
         """``best_step``, and with a dev set the values of the start and of the best."""
-        if self._dev is None:
+        if self._evaluation is None:
             return {"best_step": self.step}
         return {"best_step": self.step, f"best_{DEV_METRIC}": self._value, f"start_{DEV_METRIC}": self._start}
