@@ -137,6 +137,32 @@ class EncoderTrainConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EndpointConfig:
+    """A server that speaks OpenAI's protocol, such as ``vllm serve``: ``/completions`` for the ``openai`` backend."""
+
+    url: str = setting("", identity=False)
+    """Base URL, such as ``http://127.0.0.1:8000/v1``."""
+    model: str = setting("", identity="unless_default")
+    """Name by which it serves the model."""
+    api_key_env: str = setting("OPENAI_API_KEY", identity=False)
+    """The environment variable that holds the key. Servers of one's own mostly need none."""
+    concurrency: int = setting(64, ge=1, le=1024, identity=False)
+    """Requests under way at once; speed only (ours)."""
+    timeout_seconds: float = setting(300.0, gt=0, identity=False)
+    """Seconds without a byte after which a request has failed (ours)."""
+    retries: int = setting(5, ge=0, identity=False)
+    """Times that a request is sent again after 429, 5xx, a time-out or a lost connection (ours)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderEndpointConfig(EndpointConfig):
+    """A server that speaks OpenAI's ``/embeddings``, such as ``vllm serve --runner pooling``."""
+
+    batch_size: int = setting(64, ge=1, identity=False)
+    """Texts a request; speed only."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class EmbeddingConfig:
     """How the bi-encoder turns a text into a unit vector; one model for queries, tools and descriptions."""
 
@@ -157,6 +183,12 @@ class EmbeddingConfig:
     """Rendering φ of the catalogue in the index, and of S1a's positives (paper: the full record)."""
     embed_batch_size: int = setting(64, ge=1, identity=False)
     """Texts a forward pass when embedding; speed only."""
+    embedder: str = setting("in_process", identity="unless_default")
+    """Strategy: who embeds what is searched with and for: ``in_process``, or ``endpoint``, a server whose vectors are
+    held against this encoder's before use. They agree to a cosine of 0.999 and not to the bit, so the one chosen bears
+    identity. Training, which moves the encoder, always embeds in process."""
+    endpoint: EncoderEndpointConfig = section(EncoderEndpointConfig, identity="unless_default", concurrency=8)
+    """The server of the embedder ``endpoint``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,6 +202,11 @@ class EncoderConfig(EmbeddingConfig):
     def embedding(self) -> EmbeddingConfig:
         """What matters where nothing is trained: so that a change of training leaves such stages as they are."""
         return EmbeddingConfig(**{item.name: getattr(self, item.name) for item in dataclasses.fields(EmbeddingConfig)})
+
+    def in_training(self) -> "EncoderConfig":
+        """What matters where it is trained: so that whoever embeds with it later leaves such stages as they are."""
+        plain_ones = EmbeddingConfig()
+        return dataclasses.replace(self, embedder=plain_ones.embedder, endpoint=plain_ones.endpoint)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,24 +262,6 @@ class VllmConfig:
     prefix_caching: Literal["auto", "on", "off"] = setting("auto", identity="unless_default")
     """Read what prompts share once, and a prompt once for all its candidates. ``auto``: on, but for models with linear
     attention only where ``cohyde doctor --model`` has found their text to be the same."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EndpointConfig:
-    """The server of the ``openai`` backend: one that speaks OpenAI's ``/completions``, such as ``vllm serve``."""
-
-    url: str = setting("", identity=False)
-    """Base URL, such as ``http://127.0.0.1:8000/v1``."""
-    model: str = setting("", identity="unless_default")
-    """Name by which it serves the rewriter."""
-    api_key_env: str = setting("OPENAI_API_KEY", identity=False)
-    """The environment variable that holds the key. Servers of one's own mostly need none."""
-    concurrency: int = setting(64, ge=1, le=1024, identity=False)
-    """Requests under way at once; speed only (ours)."""
-    timeout_seconds: float = setting(300.0, gt=0, identity=False)
-    """Seconds without a byte after which a request has failed (ours)."""
-    retries: int = setting(5, ge=0, identity=False)
-    """Times that a request is sent again after 429, 5xx, a time-out or a lost connection (ours)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -459,13 +478,11 @@ class Bm25Config:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EmbeddingEndpointConfig(EndpointConfig):
-    """A server that speaks OpenAI's ``/embeddings``; here ``model`` is the name by which it serves an encoder."""
+class EmbeddingEndpointConfig(EncoderEndpointConfig):
+    """An encoder that is served and not ours; here ``model`` is the name by which the server knows it."""
 
     dimensions: int | None = setting(None, ge=1)
     """Dimensions that are asked for, and insisted on. None: as many as the model has."""
-    batch_size: int = setting(64, ge=1, identity=False)
-    """Texts a request; speed only."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,7 @@ def run(inputs: Mapping[str, Path], config: EndpointStageConfig, out_dir: Path, 
     dataset, _ = read_dataset(inputs["data"])
     splits = splits_of(dataset, config)
     catalogue = [render(tool, config.index_form) for tool in dataset.tools]
-    endpoint = EmbeddingEndpoint(config.endpoint)
+    endpoint = EmbeddingEndpoint(config.endpoint, config.endpoint.dimensions)
     try:
         # In one go, so that a server whose dimension changes in between is seen.
         vectors = endpoint.embed([*catalogue, *texts_of(splits)], progress)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cohyde import exported
 from cohyde.catalog import fold
-from cohyde.config import Config, RewriterConfig
+from cohyde.config import Config, EmbeddingConfig, RewriterConfig
 from cohyde.dag.manifest import Manifest
 from cohyde.data.dataset import CATALOG, dataset_checksum, dataset_folder, read_card
 from cohyde.encoder.retriever import FAISS_FILE, IDS_FILE, read_index
@@ -95,7 +95,7 @@ def _write(source: Source, folder: Path) -> None:
 def _recipe(trained: Trained) -> exported.Recipe:
     prompt = replace(trained.prompt, examples=(*trained.prompt.examples, *trained.examples))
     return exported.Recipe(
-        encoder=replace(trained.embedding, model=exported.ENCODER),
+        encoder=_embedding_here(trained.embedding),
         rewriter=_loaded_here(trained.rewriting),
         describe=trained.sampling,
         search=trained.search,
@@ -103,6 +103,12 @@ def _recipe(trained: Trained) -> exported.Recipe:
         run=trained.name,
         stage=trained.state,
     )
+
+
+def _embedding_here(embedding: EmbeddingConfig) -> EmbeddingConfig:
+    """What of the settings matters wherever the encoder is loaded."""
+    own = EmbeddingConfig()
+    return replace(embedding, model=exported.ENCODER, embedder=own.embedder, endpoint=own.endpoint)
 
 
 def _loaded_here(rewriter: RewriterConfig) -> RewriterConfig:

@@ -27,16 +27,16 @@ class MineConfig:
 def run(inputs: Mapping[str, Path], config: MineConfig, out_dir: Path, progress: Progress) -> dict[str, float]:
     """Write ``negatives.jsonl``: for each distinct anchor of S3 the tools that θr ranks high and that are not right."""
     from cohyde.encoder.anchors import anchor_pairs
+    from cohyde.encoder.embedder import open_embedder
     from cohyde.encoder.mining import mine
-    from cohyde.encoder.model import load_encoder
     from cohyde.encoder.pairs import right_tools, same_texts
 
     dataset, _ = read_dataset(inputs["data"])
     descriptions = {row["id"]: row["text"] for row in read_rows(inputs["descriptions"] / DESCRIPTIONS)}
     pairs = anchor_pairs(dataset.train, descriptions, config.anchor, config.query_share, config.seed)
     right = right_tools(pairs, same_texts(dataset.tools, config.encoder.index_form))
-    model = load_encoder(inputs["encoder"] / ENCODER_FOLDER, config.encoder)
-    found = dict(mine(model, right, dataset.tools, config.encoder, config.mining, progress))
+    embedder = open_embedder(inputs["encoder"] / ENCODER_FOLDER, config.encoder)
+    found = dict(mine(embedder, right, dataset.tools, config.encoder.index_form, config.mining, progress))
     write_jsonl(
         out_dir / NEGATIVES,
         (

@@ -10,6 +10,7 @@ from cohyde.config import Config, RewriterConfig
 from cohyde.dag.spec import StageSpec
 from cohyde.data.dataset import dataset_checksum
 from cohyde.encoder.anchors import ANCHORS
+from cohyde.encoder.embedder import EMBEDDERS
 from cohyde.encoder.infonce import NEGATIVES
 from cohyde.encoder.search import SEARCH_MODES
 from cohyde.errors import UserError
@@ -80,6 +81,7 @@ def check_strategies(config: Config, found: Surroundings) -> None:
     """
     named: list[tuple[str, str, Mapping[str, object]]] = [
         ("retrain.anchor", config.retrain.anchor, ANCHORS),
+        ("encoder.embedder", config.encoder.embedder, EMBEDDERS),
         ("encoder.train.negatives", config.encoder.train.negatives, NEGATIVES),
         ("search.mode", config.search.mode, SEARCH_MODES),
         ("tracking.to", config.tracking.to, TRACKERS),
@@ -98,6 +100,12 @@ def check_strategies(config: Config, found: Surroundings) -> None:
             "the rewriter is given the query alone: choose a prompt with the one field {query}",
         )
     check_backend(config)
+    endpoint = config.encoder.endpoint
+    if config.encoder.embedder == "endpoint" and not (endpoint.url and endpoint.model):
+        raise UserError(
+            "encoder.embedder is 'endpoint', but it is not said who embeds",
+            "set encoder.endpoint.url and encoder.endpoint.model",
+        )
     if config.candidates.n < 2:
         raise UserError("candidates.n is 1: a pair needs two candidates", "set candidates.n to 2 or more (paper: 4)")
 
@@ -187,7 +195,7 @@ class Graph:
 
     def encoder_warm_up(self) -> StageSpec:
         """S1a: θ0 → θ1. Its positives are rendered as the index is; the mixture is S3's alone."""
-        encoder = replace(self.config.encoder, training_forms=(self.config.encoder.index_form,))
+        encoder = replace(self.config.encoder.in_training(), training_forms=(self.config.encoder.index_form,))
         config = WarmupConfig(encoder=encoder, seed=derived_seed(self.config.seeds.warmup, "S1a"))
         return WARM_UP.spec("S1a", config, {"data": "data"}, self.config.resources, external=self._theta_0)
 
@@ -268,7 +276,7 @@ class Graph:
         retrain, train = self.config.retrain, self.config.encoder.train
         train = replace(train, lr=retrain.lr or train.lr, epochs=retrain.epochs or train.epochs)
         config = RetrainStageConfig(
-            encoder=replace(self.config.encoder, train=train),
+            encoder=replace(self.config.encoder.in_training(), train=train),
             anchor=retrain.anchor,
             query_share=retrain.query_share,
             seed=derived_seed(self.config.seeds.loop, f"S3.{number}"),

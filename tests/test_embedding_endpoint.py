@@ -42,7 +42,8 @@ def settings(url: str, **more: Any) -> EmbeddingEndpointConfig:
 
 def embedded(answer: Callable[[dict[str, Any], int], Act], **more: Any) -> np.ndarray:
     with chat_server(answer, route=EMBEDDINGS) as server:
-        endpoint = EmbeddingEndpoint(settings(server.url, **more))
+        config = settings(server.url, **more)
+        endpoint = EmbeddingEndpoint(config, config.dimensions)
         try:
             return endpoint.embed(TEXTS, Silent())
         finally:

@@ -154,7 +154,7 @@ def test_the_index_ranks_as_ours_does(done: Exported) -> None:
     )
     ids = [row["id"] for row in read_rows(done.folder / "index" / "tools.jsonl")]
     assert ids == [row["id"] for row in read_rows(done.folder / "catalog.jsonl")]
-    vectors = embed(ours.model, REQUESTS, 8)
+    vectors = ours.embedder.embed(REQUESTS)
     _, found = faiss.read_index(str(done.folder / "index" / "catalog.faiss")).search(vectors, 10)
     ranked = ours.rank_texts(REQUESTS, 10)
     assert [[ids[place] for place in row] for row in found] == [[tool for tool, _ in ranking] for ranking in ranked]
@@ -246,7 +246,7 @@ def test_every_search_mode_is_as_ours(done: Exported, script: Any, mode: str) ->
 
     encoder = SentenceTransformer(str(done.folder / "encoder"))
     search = SearchConfig(mode=mode, query_weight=0.25)
-    [ours] = search_vectors(encoder, ["rain today"], ["a forecast by city"], search, 8)
+    [ours] = search_vectors(lambda texts: embed(encoder, texts, 8), ["rain today"], ["a forecast by city"], search)
     theirs = script.vector_of(encoder, {"mode": mode, "query_weight": 0.25}, "rain today", "a forecast by city")
     np.testing.assert_allclose(theirs, ours, atol=1e-6)
 

@@ -6,8 +6,8 @@ import pytest
 from test_encoder_train import CONFIG, TOOLS
 
 from cohyde.config import MiningConfig
+from cohyde.encoder.embedder import open_embedder
 from cohyde.encoder.mining import hard_negatives, mine
-from cohyde.encoder.model import load_encoder
 from cohyde.encoder.retriever import DenseRetriever
 from cohyde.progress import Silent
 
@@ -38,8 +38,8 @@ def test_a_positive_that_scores_nothing_has_no_hard_negatives() -> None:
 def test_mined_tools_are_the_encoder_s_own_confusions(tiny_encoder_path: Path) -> None:
     right = {"please tell me about music": {"music"}, "the news of the day": {"news", "stock"}}
     mining = MiningConfig(per_anchor=3, depth=8, max_score_share=1.0)
-    model = load_encoder(tiny_encoder_path, CONFIG, "cpu")
-    found = dict(mine(model, right, TOOLS, CONFIG.embedding(), mining, Silent()))
+    embedder = open_embedder(tiny_encoder_path, CONFIG)
+    found = dict(mine(embedder, right, TOOLS, CONFIG.index_form, mining, Silent()))
     assert list(found) == list(right)
     retriever = DenseRetriever.build(tiny_encoder_path, TOOLS, CONFIG.embedding())
     for anchor, ranked in zip(right, retriever.rank_texts(list(right), len(TOOLS)), strict=True):

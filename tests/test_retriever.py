@@ -6,7 +6,6 @@ import pytest
 
 from cohyde.catalog import Tool, render
 from cohyde.config import EmbeddingConfig, SearchConfig
-from cohyde.encoder.model import embed
 from cohyde.encoder.retriever import DenseRetriever
 from cohyde.io import read_rows
 
@@ -42,7 +41,7 @@ def test_equal_tools_tie_and_stand_in_catalogue_order(retriever: DenseRetriever)
 
 def test_scores_are_inner_products_and_fall(retriever: DenseRetriever) -> None:
     (ranking,) = retriever.rank_texts(["will it rain"], 4)
-    vectors = embed(retriever.model, ["will it rain", *(render(tool, 5) for tool in TOOLS)], 8)
+    vectors = retriever.embedder.embed(["will it rain", *(render(tool, 5) for tool in TOOLS)])
     expected = dict(zip(retriever.tool_ids, (vectors[1:] @ vectors[0]).tolist(), strict=True))
     assert dict(ranking) == pytest.approx(expected, abs=1e-6)
     assert [score for _, score in ranking] == sorted((score for _, score in ranking), reverse=True)

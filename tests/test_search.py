@@ -9,7 +9,7 @@ from sentence_transformers import SentenceTransformer
 from cohyde.config import EmbeddingConfig, SearchConfig
 from cohyde.encoder.index import ExactIndex
 from cohyde.encoder.model import embed, load_encoder
-from cohyde.encoder.search import SEARCH_MODES, rank, search_vectors
+from cohyde.encoder.search import SEARCH_MODES, Embed, rank, search_vectors
 from cohyde.errors import UserError
 
 QUERIES = ["will it rain", "how many dollars is a euro"]
@@ -22,7 +22,11 @@ def model(tiny_encoder_path: Path) -> SentenceTransformer:
 
 
 def vectors(model: SentenceTransformer, mode: str, weight: float = 0.5) -> np.ndarray:
-    return search_vectors(model, QUERIES, DESCRIPTIONS, SearchConfig(mode=mode, query_weight=weight), 8)
+    return search_vectors(by(model), QUERIES, DESCRIPTIONS, SearchConfig(mode=mode, query_weight=weight))
+
+
+def by(model: SentenceTransformer) -> Embed:
+    return lambda texts: embed(model, texts, 8)
 
 
 def test_the_paper_s_mode_comes_first() -> None:
@@ -58,9 +62,9 @@ def test_vectors_that_cancel_out_cannot_be_fused() -> None:
 
 
 def test_query_mode_needs_no_descriptions_and_the_others_do(model: SentenceTransformer) -> None:
-    assert search_vectors(model, QUERIES, [], SearchConfig(mode="query"), 8).shape[0] == 2
+    assert search_vectors(by(model), QUERIES, [], SearchConfig(mode="query")).shape[0] == 2
     with pytest.raises(ValueError, match="2 queries but 0 descriptions"):
-        search_vectors(model, QUERIES, [], SearchConfig(mode="description"), 8)
+        search_vectors(by(model), QUERIES, [], SearchConfig(mode="description"))
 
 
 def test_an_unknown_mode_is_an_error_that_names_the_valid_ones(model: SentenceTransformer) -> None:

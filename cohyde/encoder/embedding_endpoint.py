@@ -1,5 +1,7 @@
 """Embeddings by an OpenAI-compatible server's ``/embeddings``: a commercial encoder as a baseline, or one's own.
 
+What is asked of one's own is in :mod:`cohyde.encoder.served`.
+
 Any answer that is not a finite vector of one dimension for each text stops the work: an index that lacks a tool, or has
 another one's vector, would rank without a word.
 """
@@ -10,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from cohyde.config import EmbeddingEndpointConfig
+from cohyde.config import EncoderEndpointConfig
 from cohyde.errors import UserError
 from cohyde.progress import Progress
 from cohyde.rewriter.openai_endpoint import Endpoint, Failure
@@ -36,13 +38,17 @@ class _Vectors:
 class EmbeddingEndpoint:
     """A served encoder."""
 
-    def __init__(self, config: EmbeddingEndpointConfig) -> None:
+    def __init__(self, config: EncoderEndpointConfig, dimensions: int | None = None) -> None:
         """Get ready to ask; nothing is sent yet.
+
+        Args:
+            config: where, and how.
+            dimensions: that are asked for, and insisted on; None: as many as the model has.
 
         Raises:
             UserError: the URL, the model's name or the key cannot be right.
         """
-        self.config = config
+        self.config, self._dimensions = config, dimensions
         self._server = Endpoint(
             url=config.url,
             model=config.model,
@@ -81,7 +87,7 @@ class EmbeddingEndpoint:
             yield _Batch(id=str(start), start=start, texts=tuple(texts[start : start + self.config.batch_size]))
 
     def _post(self, batch: _Batch) -> str:
-        wanted: Any = {"dimensions": self.config.dimensions} if self.config.dimensions else {}
+        wanted: Any = {"dimensions": self._dimensions} if self._dimensions else {}
         return self._server.client.embeddings.with_raw_response.create(
             model=self._server.model, input=list(batch.texts), encoding_format="float", **wanted
         ).text
@@ -113,9 +119,8 @@ class EmbeddingEndpoint:
             raise self._wrong(f"a vector with a number that is none (NaN or infinite), for text {place + 1}")
         if not vector.any():
             raise self._wrong(f"a vector of noughts, for text {place + 1}")
-        wanted = self.config.dimensions
-        if wanted and len(vector) != wanted:
-            raise self._wrong(f"a vector of {len(vector)} dimensions, and {wanted} were asked for")
+        if self._dimensions and len(vector) != self._dimensions:
+            raise self._wrong(f"a vector of {len(vector)} dimensions, and {self._dimensions} were asked for")
         return vector
 
     def _check_dimensions(self, found: Sequence[_Vectors]) -> None:
@@ -126,5 +131,6 @@ class EmbeddingEndpoint:
     def _wrong(self, what: str) -> UserError:
         return UserError(
             f"{self._server.url}: model {self._server.model!r} has answered with {what}",
-            "check that the endpoint serves an embedding model, and baselines.endpoint.dimensions",
+            "check that the endpoint serves an embedding model"
+            + (f" that gives {self._dimensions} dimensions" if self._dimensions else ""),
         )

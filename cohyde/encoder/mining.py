@@ -1,17 +1,14 @@
 """Hard negatives: tools that the encoder ranks high for an anchor and that are not right for it."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cohyde.catalog import Tool, render
-from cohyde.config import EmbeddingConfig, MiningConfig
+from cohyde.config import MiningConfig
+from cohyde.encoder.embedder import Embedder
 from cohyde.encoder.search import rank
 from cohyde.progress import Progress
-
-if TYPE_CHECKING:
-    from sentence_transformers import SentenceTransformer
 
 Ranking = Sequence[tuple[str, float]]
 AT_ONCE = 4096
@@ -40,34 +37,32 @@ def hard_negatives(
 
 
 def mine(
-    model: "SentenceTransformer",
+    embedder: Embedder,
     right: Mapping[str, Collection[str]],
     tools: Sequence[Tool],
-    embedding: EmbeddingConfig,
+    index_form: int,
     mining: MiningConfig,
     progress: Progress,
 ) -> Iterator[tuple[str, list[tuple[str, float]]]]:
     """Each anchor with its hard negatives and their inner products, in the order of ``right``.
 
     Args:
-        model: what :func:`cohyde.encoder.model.load_encoder` gives.
+        embedder: the encoder.
         right: for each anchor the ids that fulfil it, all of them in the catalogue.
-        tools: the catalogue, in its order; searched in ``embedding.index_form``.
-        embedding: form and batch size.
+        tools: the catalogue, in its order; searched in the rendering φ that ``index_form`` says.
+        index_form: 1 to 5.
         mining: depth, k and the highest share of the positive's score.
         progress: told of the anchors that are searched.
     """
     from cohyde.encoder.index import ExactIndex
-    from cohyde.encoder.model import embed
 
     ids = [tool.id for tool in tools]
     place_of = {tool_id: place for place, tool_id in enumerate(ids)}
-    texts = [render(tool, embedding.index_form) for tool in tools]
-    catalogue_TD = embed(model, texts, embedding.embed_batch_size, "document")
+    catalogue_TD = embedder.embed([render(tool, index_form) for tool in tools], "document")
     index, anchors = ExactIndex(catalogue_TD), list(right)
     for start in range(0, len(anchors), AT_ONCE):
         part = anchors[start : start + AT_ONCE]
-        vectors_AD = embed(model, part, embedding.embed_batch_size)
+        vectors_AD = embedder.embed(part)
         for anchor, vector_D, ranked in zip(part, vectors_AD, rank(index, vectors_AD, ids, mining.depth), strict=True):
             golds = [place_of[tool] for tool in right[anchor]]
             positive = float(np.max(catalogue_TD[golds].astype(np.float64) @ vector_D))

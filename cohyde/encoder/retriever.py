@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cohyde.catalog import Tool, render
 from cohyde.config import EmbeddingConfig, SearchConfig
+from cohyde.encoder.embedder import Embedder, open_embedder
 from cohyde.encoder.search import rank, search_vectors
 from cohyde.io import read_rows, write_jsonl
 
@@ -24,9 +25,9 @@ IDS_FILE = "tools.jsonl"
 
 @dataclass(frozen=True, kw_only=True)
 class DenseRetriever:
-    """A loaded encoder and the index of a catalogue under φ5 (or whatever ``index_form`` says)."""
+    """An encoder and the index of a catalogue under φ5 (or whatever ``index_form`` says)."""
 
-    model: Any
+    embedder: Embedder
     index: "ExactIndex"
     tool_ids: tuple[str, ...]
     config: EmbeddingConfig
@@ -35,12 +36,12 @@ class DenseRetriever:
     def build(cls, encoder: Path, tools: Sequence[Tool], config: EmbeddingConfig) -> "DenseRetriever":
         """Load the encoder and embed the catalogue."""
         from cohyde.encoder.index import ExactIndex
-        from cohyde.encoder.model import embed, load_encoder
 
-        model = load_encoder(encoder, config)
-        texts = [render(tool, config.index_form) for tool in tools]
-        vectors = embed(model, texts, config.embed_batch_size, "document")
-        return cls(model=model, index=ExactIndex(vectors), tool_ids=tuple(tool.id for tool in tools), config=config)
+        embedder = open_embedder(encoder, config)
+        vectors = embedder.embed([render(tool, config.index_form) for tool in tools], "document")
+        return cls(
+            embedder=embedder, index=ExactIndex(vectors), tool_ids=tuple(tool.id for tool in tools), config=config
+        )
 
     def save_index(self, folder: Path) -> None:
         """Write the index with its tool ids, in catalogue order."""
@@ -51,10 +52,8 @@ class DenseRetriever:
     @classmethod
     def load(cls, encoder: Path, index: Path, config: EmbeddingConfig) -> "DenseRetriever":
         """Load the encoder and an index that :meth:`save_index` wrote with it."""
-        from cohyde.encoder.model import load_encoder
-
         found, tool_ids = read_index(index)
-        return cls(model=load_encoder(encoder, config), index=found, tool_ids=tool_ids, config=config)
+        return cls(embedder=open_embedder(encoder, config), index=found, tool_ids=tool_ids, config=config)
 
     def rank_texts(self, texts: Sequence[str], depth: int) -> list[Ranking]:
         """Rank the catalogue for each text: at most ``depth`` tools, ties in catalogue order."""
@@ -66,7 +65,7 @@ class DenseRetriever:
         """Rank the catalogue for each query with its description, by the search mode of the configuration."""
         if not queries:
             return []
-        vectors = search_vectors(self.model, queries, descriptions, search, self.config.embed_batch_size)
+        vectors = search_vectors(self.embedder.embed, queries, descriptions, search)
         return rank(self.index, vectors, self.tool_ids, depth or search.depth)
 
 

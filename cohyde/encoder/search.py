@@ -10,8 +10,6 @@ from cohyde.encoder.pairs import joined
 from cohyde.errors import UserError
 
 if TYPE_CHECKING:
-    from sentence_transformers import SentenceTransformer
-
     from cohyde.encoder.index import ExactIndex
 
 Embed = Callable[[Sequence[str]], np.ndarray]
@@ -53,20 +51,15 @@ SEARCH_MODES: Mapping[str, SearchMode] = {
 
 
 def search_vectors(
-    model: "SentenceTransformer",
-    queries: Sequence[str],
-    descriptions: Sequence[str],
-    config: SearchConfig,
-    batch_size: int,
+    embed: Embed, queries: Sequence[str], descriptions: Sequence[str], config: SearchConfig
 ) -> np.ndarray:
     """Embed what is searched with, as ``config.mode`` says.
 
     Args:
-        model: the encoder.
+        embed: the encoder, on the side of what is searched with.
         queries: n requests.
         descriptions: n generated descriptions in the same order, none of them empty; may be empty with mode ``query``.
         config: mode and weight.
-        batch_size: texts a forward pass; speed only.
 
     Returns:
         (n, d) float32, unit rows.
@@ -75,16 +68,13 @@ def search_vectors(
         UserError: no mode has that name.
         ValueError: unequal numbers of queries and descriptions, or vectors that are no unit vectors.
     """
-    from cohyde.encoder.model import embed
-
     if config.mode not in SEARCH_MODES:
         raise UserError(
             f"no search mode is called {config.mode!r}", f"search.mode is one of: {', '.join(SEARCH_MODES)}"
         )
     if len(queries) != len(descriptions) and not (config.mode == "query" and not descriptions):
         raise ValueError(f"{len(queries)} queries but {len(descriptions)} descriptions; every query needs one")
-    mode = SEARCH_MODES[config.mode]
-    return mode(lambda texts: embed(model, texts, batch_size), queries, descriptions, config)
+    return SEARCH_MODES[config.mode](embed, queries, descriptions, config)
 
 
 def rank(

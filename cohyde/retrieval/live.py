@@ -7,12 +7,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
 from cohyde.catalog import Tool, render
 from cohyde.config import EmbeddingConfig, SearchConfig, ServeConfig
+from cohyde.encoder.embedder import Embedder, open_embedder
 from cohyde.encoder.pairs import Side
 from cohyde.encoder.search import SEARCH_MODES
 from cohyde.errors import UserError
@@ -65,22 +66,21 @@ class LiveRetriever:
             keep: see :class:`cohyde.retrieval.catalog.LiveCatalog`.
 
         Raises:
-            UserError: a folder or file does not load, or there is no such search mode.
+            UserError: a folder or file does not load, there is no such search mode, or a server that shall embed does
+                not do so as the encoder does.
         """
-        from cohyde.encoder.model import embed, load_encoder
-
         check_mode(search.mode)
         self.search_config = search
         self.limits = limits or ServeConfig()
-        model = load_encoder(encoder, embedding)
+        self._encoder = open_embedder(encoder, embedding)
         self.embedder: Batcher[tuple[Side, str], np.ndarray] = Batcher(
-            lambda texts: _by_side(lambda own, side: embed(model, own, embedding.embed_batch_size, side), texts),
+            lambda texts: _by_side(self._encoder.embed, texts),
             most=embedding.embed_batch_size,
             window=self.limits.batch_window_ms / 1000,
             name="encoder",
         )
         self.descriptions = self._describing(rewriter, deadline_seconds)
-        first = _first_snapshot(tools, embedding, index, model)
+        first = _first_snapshot(tools, embedding.index_form, index, self._encoder)
         tools_of = partial(self._embedded, side="document")
         self.catalog = LiveCatalog(first, tools_of, embedding.index_form, keep)
 
@@ -185,6 +185,7 @@ class LiveRetriever:
         if self.descriptions is not None:
             self.descriptions.close(timeout)
         self.embedder.close(timeout)
+        self._encoder.close()
 
     def __enter__(self) -> Self:
         return self
@@ -250,19 +251,19 @@ def _results(futures: Iterable["Future[np.ndarray]"]) -> list[np.ndarray]:
     return [future.result() for future in futures]
 
 
-def _first_snapshot(tools: Sequence[Tool], embedding: EmbeddingConfig, index: Path | None, model: Any) -> Snapshot:
+def _first_snapshot(tools: Sequence[Tool], form: int, index: Path | None, encoder: Embedder) -> Snapshot:
     """The catalogue at the start, with the vectors of an index or fresh ones."""
     from cohyde.encoder.index import ExactIndex
-    from cohyde.encoder.model import embed
     from cohyde.encoder.retriever import read_index
 
     if not tools:
         raise UserError("the catalogue is empty", "give at least one tool")
-    renderings = tuple(render(tool, embedding.index_form) for tool in tools)
+    renderings = tuple(render(tool, form) for tool in tools)
     if index is None:
-        found = ExactIndex(embed(model, renderings, embedding.embed_batch_size, "document"))
+        found = ExactIndex(encoder.embed(renderings, "document"))
     else:
         found, ids = read_index(index)
         if ids != tuple(tool.id for tool in tools):
             raise UserError(f"{index}: is of another catalogue than the tools given", "make the index of these tools")
+        encoder.check(renderings)
     return Snapshot(tools=tuple(tools), renderings=renderings, index=found)

@@ -1,7 +1,7 @@
 """A trained pair of models with its catalogue, wherever they lie: in a store, or in a folder of their own."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from cohyde.catalog import Tool
@@ -49,27 +49,32 @@ class Trained:
 
 FIXED = ("model", "prompt", "few_shot")
 """Settings of the rewriter that it was trained with."""
+OPEN = ("embedder", "endpoint", "embed_batch_size")
+"""Settings of the encoder that it was not trained with."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """What may be set otherwise when trained models are asked."""
 
+    encoder: EmbeddingConfig = section(EmbeddingConfig)
     rewriter: RewriterConfig = section(RewriterConfig)
     search: SearchConfig = section(SearchConfig)
     serve: ServeConfig = section(ServeConfig)
 
 
 def with_settings(trained: Trained, overrides: Sequence[str]) -> Trained:
-    """The same models, asked with other settings, such as ``search.mode=query`` or ``rewriter.backend=openai``.
+    """The same models, asked with other settings, such as ``search.mode=query`` or ``encoder.embedder=endpoint``.
 
     Raises:
         UserError: an override is none, its key or value is wrong, or it is of something that was trained.
     """
-    own = Settings(rewriter=trained.rewriting, search=trained.search, serve=trained.serve)
+    own = Settings(encoder=trained.embedding, rewriter=trained.rewriting, search=trained.search, serve=trained.serve)
     layers = [(trained.name, plain(own)), *((COMMAND_LINE, parse_override(override)) for override in overrides)]
     told = build(Settings, layers)
-    for name in FIXED:
-        if getattr(told.rewriter, name) != getattr(own.rewriter, name):
-            raise UserError(f"rewriter.{name} is what {trained.name} was trained with", "leave it as it is")
-    return replace(trained, rewriting=told.rewriter, search=told.search, serve=told.serve)
+    fixed = {"rewriter": FIXED, "encoder": [item.name for item in fields(EmbeddingConfig) if item.name not in OPEN]}
+    for part, names in fixed.items():
+        for name in names:
+            if getattr(getattr(told, part), name) != getattr(getattr(own, part), name):
+                raise UserError(f"{part}.{name} is what {trained.name} was trained with", "leave it as it is")
+    return replace(trained, embedding=told.encoder, rewriting=told.rewriter, search=told.search, serve=told.serve)

@@ -29,6 +29,7 @@ from toollens import MODEL, evenly, read_toollens, scored
 
 from cohyde.catalog import Dataset, Query
 from cohyde.config import EncoderConfig, EncoderTrainConfig, MiningConfig
+from cohyde.encoder.embedder import open_embedder
 from cohyde.encoder.mining import mine
 from cohyde.encoder.model import load_encoder
 from cohyde.encoder.pairs import Pair, pairs_of, right_tools, same_texts
@@ -58,7 +59,8 @@ def half(
     model, hard = load_encoder(start, config), {}
     if mining is not None:
         right = right_tools(pairs, same_texts(dataset.tools, config.index_form))
-        mined = mine(model, right, dataset.tools, config, mining, Silent())
+        embedder = open_embedder(start, config)
+        mined = mine(embedder, right, dataset.tools, config.index_form, mining, Silent())
         hard = {anchor: tuple(tool for tool, _ in found) for anchor, found in mined}
     train_encoder(
         model,
