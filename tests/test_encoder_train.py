@@ -209,6 +209,13 @@ def test_a_list_smaller_than_a_batch_still_trains(tiny_encoder_path: Path, tmp_p
     assert (result.metrics["steps"], result.metrics["rows_per_epoch"]) == (6, 3)
 
 
+def test_a_tool_without_any_text_is_trained_under_its_id(tiny_encoder_path: Path, tmp_path: Path) -> None:
+    tools = [*TOOLS[:2], Tool(id="bare")]
+    pairs = [*PAIRS[:2], Pair(anchor="what nobody described", tool="bare")]
+    result = run(tiny_encoder_path, tmp_path / "out", with_train(epochs=1), pairs=pairs, tools=tools, dev=None)
+    assert result.metrics["rows_per_epoch"] == 3 and math.isfinite(result.metrics["final_loss"])
+
+
 @pytest.mark.parametrize("count", [0, 1])
 def test_fewer_than_two_pairs_are_refused(tiny_encoder_path: Path, tmp_path: Path, count: int) -> None:
     with pytest.raises(UserError, match=f"{count} training pairs: InfoNCE needs at least 2"):

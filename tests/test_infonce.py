@@ -94,17 +94,21 @@ def test_gradient_equals_finite_differences() -> None:
     )
 
 
-def test_loss_and_gradient_equal_those_of_sentence_transformers() -> None:
+@pytest.mark.parametrize("negatives", NEGATIVES)
+def test_loss_and_gradient_equal_those_of_sentence_transformers_where_nothing_is_masked(negatives: str) -> None:
     class NoModel(torch.nn.Module):
         """The loss asks its model for nothing when it is given embeddings."""
 
+    names = [str(number) for number in range(16)]
+    mask = NEGATIVES[negatives](names, names, [{name} for name in names])
+    mask_BB = None if mask is None else torch.from_numpy(mask)
     peer = MultipleNegativesSymmetricRankingLoss(NoModel(), scale=1 / 0.05)
     gradients, losses = [], []
     for ours in (True, False):
         anchors = torch.from_numpy(unit_rows(16, 8, 8)).requires_grad_()
         positives = torch.from_numpy(unit_rows(16, 8, 9)).requires_grad_()
         loss = (
-            infonce(torch.nn.functional.normalize(anchors), torch.nn.functional.normalize(positives), 0.05)
+            infonce(torch.nn.functional.normalize(anchors), torch.nn.functional.normalize(positives), 0.05, mask_BB)
             if ours
             else peer.compute_loss_from_embeddings([anchors, positives], None)
         )
