@@ -28,7 +28,7 @@ def serve(
         list[str] | None,
         typer.Argument(
             metavar="KEY=VALUE",
-            help="Settings of [bold]serve[/bold], [bold]search[/bold], and the rewriter's backend.",
+            help="Settings of [bold]serve[/bold], [bold]search[/bold], the rewriter's backend, the encoder's embedder.",
             show_default=False,
         ),
     ] = None,

@@ -12,12 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chat_server import EMBEDDINGS, Act, body, chat_server
 from command_line import Call, caller
 from finished_runs import record
 
 from cohyde import Retriever
 from cohyde.cli_serve import token_from
+from cohyde.config import EmbeddingConfig
 from cohyde.dag.store import Store
+from cohyde.encoder.model import embed, load_encoder
+from cohyde.encoder.retriever import DenseRetriever
 from cohyde.errors import UserError
 from cohyde.server.http import listen
 
@@ -106,6 +110,28 @@ def test_beyond_loopback_it_warns_and_the_token_is_nowhere(cohyde: Call, monkeyp
     assert "may search" not in errors and "a-secret-of-our-own" not in errors + output
 
 
+def test_another_server_may_embed_for_it(store: Store, cohyde: Call) -> None:
+    [encoder] = store.root.glob("S1a-*/encoder")
+    model = load_encoder(encoder, EmbeddingConfig(max_length=64), "cpu")
+
+    def answer(asked: dict[str, Any], before: int) -> Act:
+        vectors = embed(model, asked["input"], 8).tolist()
+        return body(json.dumps({"data": [{"index": n, "embedding": vector} for n, vector in enumerate(vectors)]}))
+
+    visitor = Visitor(free_port(), signal.SIGINT)
+    with chat_server(answer, route=EMBEDDINGS) as server:
+        settings = {"search.mode": "query", "encoder.embedder": "endpoint", "encoder.endpoint.model": "m"}
+        told = [f"{key}={value}" for key, value in {**settings, "encoder.endpoint.url": server.url}.items()]
+        visitor.start()
+        code, _, _ = cohyde("serve", "tiny", *told, "--port", str(visitor.port))
+    (_, _), (status, found), _ = visitor.answers
+    assert (code, status) == (130, 200)
+    assert server.requests[-1]["input"] == ["will it rain"]
+    retriever = DenseRetriever.load(encoder, next(store.root.glob("E.0-*/index")), EmbeddingConfig(max_length=64))
+    [expected] = retriever.rank_texts(["will it rain"], 2)
+    assert [tool["id"] for tool in found["tools"]] == [tool for tool, _ in expected]
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -115,6 +141,8 @@ def test_beyond_loopback_it_warns_and_the_token_is_nowhere(cohyde: Call, monkeyp
         (["tiny", "serve.max_requests=0"], "serve.max_requests has to be at least 1, got 0"),
         (["tiny", "data.tools=3"], "unknown key data"),
         (["tiny", "rewriter.prompt=expand"], "rewriter.prompt is what tiny was trained with"),
+        (["tiny", "encoder.pooling=mean"], "encoder.pooling is what tiny was trained with"),
+        (["tiny", "encoder.embedder=endpoint"], "there is no endpoint give the server's base URL"),
         (["tiny", "search.mode=magic"], "no search mode is called 'magic'"),
     ],
 )  # fmt: skip
