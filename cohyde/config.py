@@ -133,7 +133,16 @@ class EncoderTrainConfig:
     length_window: int = setting(1, ge=1, identity="unless_default")
     """Batches whose pairs are sorted by length together before they are cut (ours): less padding, but tools of a length
     meet more often, a tool with itself above all, so it wants a large catalogue. 1 shuffles alone (paper)."""
+    matryoshka_dimensions: tuple[int, ...] | None = setting(None, ge=1, identity="unless_default")
+    """The loss is the sum of those of the vectors' first so many numbers, brought back to length 1, so that vectors may
+    be cut to any of these (Kusupati et al. 2022, with equal weights). None: of whole vectors alone (paper)."""
     lora: EncoderLoraConfig = section(EncoderLoraConfig, identity="unless_default")
+
+    def __post_init__(self) -> None:
+        """A dimension that is named twice would weigh twice."""
+        dimensions = self.matryoshka_dimensions or ()
+        if len(set(dimensions)) < len(dimensions):
+            raise ValueError(f"matryoshka_dimensions has a number twice: {', '.join(map(str, dimensions))}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,6 +190,9 @@ class EmbeddingConfig:
     """Put before every text of the catalogue, such as E5's ``"passage: "``. Empty: nothing (paper)."""
     index_form: int = setting(5, ge=1, le=5)
     """Rendering φ of the catalogue in the index, and of S1a's positives (paper: the full record)."""
+    dimensions: int | None = setting(None, ge=1, identity="unless_default")
+    """Numbers of a vector that are kept, the first ones, brought back to length 1: a smaller index. For encoders that
+    were trained so (``train.matryoshka_dimensions``). None: all (paper)."""
     embed_batch_size: int = setting(64, ge=1, identity=False)
     """Texts a forward pass when embedding; speed only."""
     embedder: str = setting("in_process", identity="unless_default")

@@ -71,8 +71,8 @@ def vector_of(encoder: Any, search: dict[str, Any], request: str, description: s
 
     texts = {"query": request, "description": description, "concatenated": f"{request} {description}"}
     if search["mode"] in texts:
-        return encoder.encode([texts[search["mode"]]])[0]
-    one, other = encoder.encode([request])[0], encoder.encode([description])[0]
+        return encoder.encode_query(texts[search["mode"]], normalize_embeddings=True)
+    one, other = (encoder.encode_query(text, normalize_embeddings=True) for text in (request, description))
     mean = search["query_weight"] * one + (1 - search["query_weight"]) * other
     return (mean / np.linalg.norm(mean)).astype(np.float32)
 

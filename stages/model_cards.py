@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cohyde import exported
-from cohyde.config import Config, plain
+from cohyde.config import Config, EmbeddingConfig, plain
 from cohyde.dag.manifest import Manifest
 from cohyde.encoder.retriever import FAISS_FILE, IDS_FILE
 from cohyde.evaluation.metrics import MEAN_OVER_TIERS
@@ -80,13 +80,14 @@ def encoder_card(facts: Facts) -> str:
         from sentence_transformers import SentenceTransformer
 
         encoder = SentenceTransformer("encoder")
-        vectors = encoder.encode(["will I get wet on my way home", "Weather. SkyLantern hourly forecast"])
-        print(vectors[0] @ vectors[1])
+        request = encoder.encode_query("will I get wet on my way home", normalize_embeddings=True)
+        tool = encoder.encode_document("Weather. SkyLantern hourly forecast", normalize_embeddings=True)
+        print(request @ tool)
         ```
 
-        No prefix and no instruction: all texts are embedded alike. At most {config.max_length} tokens of a text are
-        read; pooling is `{config.pooling}` (`auto`: as in the base model), vectors have length 1. Tools are indexed
-        in rendering φ{config.index_form} of CoHyDE (φ5: category, name, descriptions, parameters).
+        {_instructions(config)} At most {config.max_length} tokens of a text are read; pooling is `{config.pooling}`
+        (`auto`: as in the base model), vectors have length 1{_cut(config)}. Tools are indexed in rendering
+        φ{config.index_form} of CoHyDE (φ5: category, name, descriptions, parameters).
     """
     parts = [
         _wrapped(about),
@@ -96,6 +97,16 @@ def encoder_card(facts: Facts) -> str:
         _reproduce(facts),
     ]
     return head + "\n\n".join(parts) + "\n"
+
+
+def _instructions(config: EmbeddingConfig) -> str:
+    if not (config.query_instruction or config.tool_instruction):
+        return "No prefix and no instruction: all texts are embedded alike."
+    return "Both put an instruction before the text, which lies in the folder as a prompt."
+
+
+def _cut(config: EmbeddingConfig) -> str:
+    return "" if config.dimensions is None else f" and {config.dimensions} dimensions, to which they are cut"
 
 
 def rewriter_card(facts: Facts) -> str:

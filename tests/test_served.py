@@ -85,6 +85,14 @@ def test_served_vectors_are_the_encoder_s_own(real: Vectors, tiny_encoder_path: 
     assert all("dimensions" not in request for request in server.requests)
 
 
+def test_a_server_s_whole_vectors_are_cut_here(real: Vectors, tiny_encoder_path: Path) -> None:
+    with serving(real, replace(CONFIG, dimensions=16)) as (_, config):
+        found = open_embedder(tiny_encoder_path, config).embed(TEXTS)
+    ours = load_encoder(tiny_encoder_path, replace(CONFIG, dimensions=16), "cpu")
+    np.testing.assert_allclose(found, embed(ours, TEXTS, 4), atol=1e-5)
+    assert found.shape == (3, 16)
+
+
 def test_a_retriever_of_served_vectors_ranks_as_its_own_does(real: Vectors, tiny_encoder_path: Path) -> None:
     own = DenseRetriever.build(tiny_encoder_path, TOOLS, CONFIG)
     with serving(real) as (_, config):

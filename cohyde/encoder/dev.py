@@ -10,6 +10,7 @@ from cohyde.catalog import Tool, render
 from cohyde.config import EncoderConfig
 from cohyde.encoder.gradients import encode
 from cohyde.encoder.index import ExactIndex
+from cohyde.encoder.infonce import shortened
 from cohyde.encoder.pairs import Side
 from cohyde.encoder.search import rank
 from cohyde.encoder.tokens import Tokeniser, chunks_by_length, positions_at_once
@@ -82,6 +83,8 @@ class DevEvaluation:
         self._model.eval()
         passes = (self._tokens.padded([tokens[row] for row in chunk]) for chunk in chunks)
         vectors = torch.cat([encode(self._model, features, "float32") for features in passes]).cpu()
+        if self._model.truncate_dim is not None:
+            vectors = shortened(vectors, self._model.truncate_dim)
         rows = torch.empty_like(vectors)
         rows[[row for chunk in chunks for row in chunk]] = vectors
         return rows[[row_of[text] for text in texts]]

@@ -92,3 +92,20 @@ def infonce(
         scores_BT = cat((scores_BB, hard_scores_BH), dim=1)
     to_positive_B = scores_BT.log_softmax(dim=1).diagonal()
     return -(to_positive_B.mean() + to_anchor_B.mean()) / 2
+
+
+def matryoshka(loss: "Callable[[Tensor], Tensor]", vectors_ND: "Tensor", dimensions: Sequence[int]) -> "Tensor":
+    """The sum of a loss over vectors that are cut to each of ``dimensions``, in nats.
+
+    So the first numbers of a vector serve as a vector of their own. Source: Kusupati et al. 2022, "Matryoshka
+    Representation Learning", eq. 1 with all weights 1; as sentence-transformers' MatryoshkaLoss.
+    """
+    losses = [loss(shortened(vectors_ND, dimension)) for dimension in dimensions]
+    return sum(losses[1:], losses[0])
+
+
+def shortened(vectors_ND: "Tensor", dimension: int) -> "Tensor":
+    """The first so many numbers of each vector, (N, dimension), brought back to length 1."""
+    from torch.nn.functional import normalize
+
+    return normalize(vectors_ND[:, :dimension])

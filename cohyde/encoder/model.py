@@ -31,18 +31,19 @@ def default_device() -> str:
 def load_encoder(path: Path, config: EmbeddingConfig, device: str | None = None) -> SentenceTransformer:
     """Load a sentence-transformers or a plain transformers folder as an encoder of unit vectors.
 
-    The weights are float32 whatever the folder holds. Instructions are the configuration's, not the folder's; they are
-    saved with the encoder as the prompts ``query`` and ``document``, which ``encode_query`` and ``encode_document``
-    use.
+    The weights are float32 whatever the folder holds. Instructions and the dimensions that are kept are the
+    configuration's, not the folder's; they are saved with the encoder, as the prompts ``query`` and ``document``, which
+    ``encode_query`` and ``encode_document`` use, and as ``truncate_dim``.
 
     Args:
         path: a local folder with safetensors weights.
-        config: ``pooling`` (``auto`` keeps the folder's, mean where it has none), lengths in tokens, instructions.
+        config: ``pooling`` (``auto`` keeps the folder's, mean where it has none), lengths in tokens, instructions,
+            dimensions.
         device: such as ``cpu`` or ``cuda:0``; None takes ``cuda`` where there is one.
 
     Raises:
-        UserError: no such folder, no safetensors weights that load, a pooling that this model does not have, or a
-            length beyond what it can read.
+        UserError: no such folder, no safetensors weights that load, a pooling that this model does not have, a length
+            beyond what it can read, or more dimensions than it has.
     """
     if not path.is_dir():
         raise UserError(
@@ -69,6 +70,9 @@ def load_encoder(path: Path, config: EmbeddingConfig, device: str | None = None)
         transformer.query_length, transformer.document_length = config.max_length, config.tool_max_length
     if config.query_instruction or config.tool_instruction:
         model.prompts = {"query": config.query_instruction, "document": config.tool_instruction}
+    if config.dimensions is not None:
+        check_dimensions(model, "encoder.dimensions", config.dimensions)
+        model.truncate_dim = config.dimensions
     _check_pooling(model.eval(), config.pooling, path)
     return model
 
@@ -120,6 +124,28 @@ def _check_length(model: SentenceTransformer, name: str, length: int, path: Path
         )
 
 
+def full_dimensions(model: SentenceTransformer) -> int | None:
+    """Dimensions of the encoder's vectors before any is cut; None where the model does not know."""
+    kept, model.truncate_dim = model.truncate_dim, None
+    try:
+        return model.get_embedding_dimension()
+    finally:
+        model.truncate_dim = kept
+
+
+def check_dimensions(model: SentenceTransformer, name: str, dimensions: int) -> None:
+    """Refuse to keep more of a vector than there is.
+
+    Raises:
+        UserError: names the setting and the encoder's dimensions.
+    """
+    full = full_dimensions(model)
+    if full is not None and dimensions > full:
+        raise UserError(
+            f"{name} has {dimensions}, but this encoder's vectors have {full} dimensions", f"give {full} or less"
+        )
+
+
 def prompt_of(model: SentenceTransformer, side: Side) -> str | None:
     """What this encoder puts before every text of a side; None where that is nothing."""
     return model.prompts.get(side) or None
@@ -152,6 +178,7 @@ def embed(model: SentenceTransformer, texts: Sequence[str], batch_size: int, sid
         batch_size=batch_size,
         show_progress_bar=False,
         convert_to_numpy=True,
+        normalize_embeddings=model.truncate_dim is not None,  # once more, of what is kept
     )
     return check_unit_rows(vectors, "embedding")[[position_of[text] for text in texts]]
 

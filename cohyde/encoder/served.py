@@ -13,7 +13,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 
 from cohyde.config import EmbeddingConfig
 from cohyde.encoder.embedding_endpoint import EmbeddingEndpoint
-from cohyde.encoder.model import POOLINGS, embed, load_encoder, prompt_of
+from cohyde.encoder.model import POOLINGS, embed, full_dimensions, load_encoder, prompt_of
 from cohyde.encoder.pairs import Side
 from cohyde.errors import UserError
 from cohyde.progress import Silent
@@ -37,7 +37,7 @@ class Served:
         self._encoder, self._config = encoder, config
         self._endpoint = EmbeddingEndpoint(config.endpoint)
         self._local: SentenceTransformer | None = load_encoder(encoder, config)
-        self._dimensions = self._local.get_embedding_dimension() or 0
+        self._dimensions, self._full = self._local.get_embedding_dimension() or 0, full_dimensions(self._local) or 0
         self._tokenizer: Any = self._local.tokenizer
         self._prompts = {side: prompt_of(self._local, side) or "" for side in SIDES}
         if not self._tokenizer.is_fast:
@@ -81,6 +81,9 @@ class Served:
         row_of = {text: row for row, text in enumerate(dict.fromkeys(texts))}
         sent = [cut_to(self._tokenizer, self._prompts[side] + text, self._most(side)) for text in row_of]
         vectors = self._endpoint.embed(sent, Silent())
+        if vectors.shape[1] == self._full and self._dimensions < self._full:
+            vectors = vectors[:, : self._dimensions]
+            vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
         if vectors.shape[1] != self._dimensions:
             raise UserError(
                 f"{self._config.endpoint.url}: model {self._config.endpoint.model!r} gives vectors of "
@@ -177,6 +180,6 @@ def _pooled(
         Pooling(module.embedding_dimension, pooling_mode=POOLINGS[pooling]) if isinstance(module, Pooling) else module
         for module in model
     ]
-    other = SentenceTransformer(modules=modules, device=str(model.device))
+    other = SentenceTransformer(modules=modules, device=str(model.device), truncate_dim=model.truncate_dim)
     other.prompts = model.prompts
     return embed(other, texts, config.embed_batch_size, side)

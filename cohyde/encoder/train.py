@@ -7,6 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -21,9 +22,9 @@ from cohyde.config import EncoderConfig, EncoderTrainConfig
 from cohyde.encoder.batches import batches_of
 from cohyde.encoder.dev import DEV_METRIC, DevEvaluation, DevSet, dev_ndcg
 from cohyde.encoder.gradients import at_once, cached, encode
-from cohyde.encoder.infonce import NEGATIVES, gold_aware, infonce
+from cohyde.encoder.infonce import NEGATIVES, gold_aware, infonce, matryoshka
 from cohyde.encoder.lora import adapt, merged
-from cohyde.encoder.model import save_encoder
+from cohyde.encoder.model import check_dimensions, full_dimensions, save_encoder
 from cohyde.encoder.pairs import Pair, draw_form, right_tools, same_texts
 from cohyde.encoder.tokens import TextCounts, TokenisedText, Tokeniser, chunks_by_length, positions_at_once
 from cohyde.errors import DivergedError, UserError
@@ -119,12 +120,13 @@ def train_encoder(
             gold-aware whatever ``negatives`` says.
 
     Raises:
-        UserError: fewer than two pairs, or an adapter's target that the model lacks.
+        UserError: fewer than two pairs, an adapter's target that the model lacks, or a dimension that it lacks.
         ValueError: a tool that the catalogue lacks, or an unknown strategy.
         DivergedError: the loss or its gradient is no longer finite; names the step. ``out`` has the best so far.
         Interrupted: ``progress`` asked to stop; a checkpoint is saved.
     """
     _check(pairs, tools, forms, negatives, hard_negatives)
+    _check_matryoshka(model, config, progress)
     if config.train.lora.enabled:
         with _seeded(seed, model.device):
             adapt(model, config.train.lora)
@@ -230,6 +232,16 @@ def _check(
         raise ValueError("no rendering to draw from: forms is empty")
     if negatives not in NEGATIVES:
         raise ValueError(f"no negatives strategy is called {negatives!r}; there are: {', '.join(NEGATIVES)}")
+
+
+def _check_matryoshka(model: SentenceTransformer, config: EncoderConfig, progress: Progress) -> None:
+    dimensions = config.train.matryoshka_dimensions
+    if dimensions is None:
+        return
+    check_dimensions(model, "encoder.train.matryoshka_dimensions", max(dimensions))
+    used = config.dimensions or full_dimensions(model)
+    if used not in dimensions:
+        progress.warn(f"vectors of {used} dimensions are searched with, which matryoshka_dimensions does not train")
 
 
 @contextlib.contextmanager
@@ -365,7 +377,9 @@ class _Run:
         for chunk in passes:
             self.counts.add(chunk)
         self.model.train()
-        return self._backward(encode_chunk, passes, loss_of, device)
+        dimensions = self.recipe.matryoshka_dimensions
+        whole = loss_of if dimensions is None else partial(matryoshka, loss_of, dimensions=dimensions)
+        return self._backward(encode_chunk, passes, whole, device)
 
     def _columns(self, batch: Sequence[int], epoch: int) -> "_Columns":
         """The texts of a batch, and which tools are negatives of which anchors.
