@@ -13,6 +13,14 @@ class UserError(Exception):
         self.remedy = remedy
 
 
+class NoAnswerError(UserError):
+    """A server that is asked for something does not answer; it may, another time. ``why`` says no address."""
+
+    def __init__(self, server: str, why: str, remedy: str) -> None:
+        super().__init__(f"{server}: {why}", remedy)
+        self.why = why
+
+
 class DivergedError(RuntimeError):
     """Training ran into numbers that are none.
 

@@ -14,17 +14,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chat_server import COMPLETIONS, Act, body, chat_server, hang, hang_up, hang_up_midway, status
+from chat_server import COMPLETIONS, EMBEDDINGS, Act, body, chat_server, hang, hang_up, hang_up_midway, status
 
 from cohyde.catalog import Tool, tool_to_row
 from cohyde.config import (
     EmbeddingConfig,
+    EncoderEndpointConfig,
     EndpointConfig,
     RewriterConfig,
     SamplingConfig,
     SearchConfig,
     ServeConfig,
 )
+from cohyde.encoder.model import embed, load_encoder
 from cohyde.errors import UserError
 from cohyde.retrieval.live import LiveRetriever
 from cohyde.retrieval.rewriters import GeneratorRewriter, hurried
@@ -492,3 +494,29 @@ def test_an_agent_finds_tools_through_mcp(site: Site) -> None:
     assert blank.is_error and "invisible characters" in blank.content[0].text
     assert none.is_error and "greater than or equal to 1" in none.content[0].text
     assert len(other.structured_content["tools"]) == 3
+
+
+def test_requests_are_told_when_the_server_that_embeds_is_away_and_answered_when_it_is_back(
+    tiny_encoder_path: Path,
+) -> None:
+    model, away = load_encoder(tiny_encoder_path, EmbeddingConfig(max_length=64), "cpu"), threading.Event()
+
+    def answer(asked: dict[str, Any], before: int) -> Act:
+        if away.is_set():
+            return status(500, "out of memory")
+        vectors = embed(model, asked["input"], 8).tolist()
+        return body(json.dumps({"data": [{"index": n, "embedding": vector} for n, vector in enumerate(vectors)]}))
+
+    with chat_server(answer, route=EMBEDDINGS) as at:
+        endpoint = EncoderEndpointConfig(url=at.url, model="m", retries=0)
+        embedding = EmbeddingConfig(max_length=64, embedder="endpoint", endpoint=endpoint)
+        with serving(
+            LiveRetriever(tiny_encoder_path, (RAIN, EURO), embedding=embedding, search=SearchConfig(mode="query"))
+        ) as site:
+            assert site.lives()
+            away.set()
+            code, told = site.search("will it rain tomorrow")
+            assert (code, told["error"]) == (503, "the server that embeds for this one: status 500: 'out of memory'")
+            assert at.url not in json.dumps(told)
+            away.clear()
+            assert site.lives()

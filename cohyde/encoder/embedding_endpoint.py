@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from cohyde.config import EncoderEndpointConfig
-from cohyde.errors import UserError
+from cohyde.errors import NoAnswerError, UserError
 from cohyde.progress import Progress
 from cohyde.rewriter.openai_endpoint import Endpoint, Failure
 
@@ -68,7 +68,7 @@ class EmbeddingEndpoint:
         done = 0
         for outcome in self._server.answers(list(self._batches(texts)), self._post, self._read):
             if isinstance(outcome, Failure):
-                raise UserError(f"{self._server.url}: {outcome.why}", "see to the endpoint, and run it again")
+                raise NoAnswerError(self._server.url, outcome.why, "see to the endpoint, and run it again")
             found.append(outcome)
             done += len(outcome.rows)
             progress.update(done, len(texts), "texts embedded")

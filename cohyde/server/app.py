@@ -16,7 +16,7 @@ from starlette.routing import Route
 from cohyde import __version__
 from cohyde.catalog import tool_from_row, tool_to_row
 from cohyde.config import ServeConfig
-from cohyde.errors import UserError
+from cohyde.errors import NoAnswerError, UserError
 from cohyde.retrieval.catalog import UnknownToolError
 from cohyde.retrieval.live import LiveRetriever
 from cohyde.retrieval.requests import RequestError
@@ -289,6 +289,10 @@ def _answer_errors(app: FastAPI) -> None:
     async def mendable(request: Request, error: UserError) -> Response:
         status = 404 if isinstance(error, UnknownToolError) else 422 if isinstance(error, RequestError) else 500
         return _refused(status, error.message, error.remedy)
+
+    @app.exception_handler(NoAnswerError)
+    async def away(request: Request, error: NoAnswerError) -> Response:
+        return _refused(503, f"the server that embeds for this one: {error.why}", "try again in a moment")
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> Response:
