@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 EVERY_STEP = "runner.checkpoint_minutes=0"
 LONGEST_WAIT = 25.0
 """Seconds from when a stage is at work to the kill, at most, on a fast machine: a fresh worker imports for ten before
-it computes. On a slow one as long as an undisturbed run takes, or kills would never get past its imports."""
+it computes. On a slow one half of what an undisturbed run takes, or kills would never get past its imports."""
 PATIENCE = 600.0
 
 
@@ -204,7 +204,7 @@ def chaos(folder: Path, kills: int, seed: int = 0, rounds: int = 1, settings: Se
     while made < kills:
         store = folder / f"attacked-{outcome.runs + 1}"
         driver_of = partial(Driver, store, rounds, settings, store.with_suffix(".log"))
-        made += attack(driver_of, kills - made, max(LONGEST_WAIT, seconds), rng, outcome)
+        made += attack(driver_of, kills - made, max(LONGEST_WAIT, seconds / 2), rng, outcome)
         found = checksums(store)
         outcome.runs += 1
         outcome.artifacts += len(list(Store(store).artifacts()))
