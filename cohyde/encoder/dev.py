@@ -3,17 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
+import numpy as np
 from sentence_transformers import SentenceTransformer
 
 from cohyde.catalog import Tool, render
 from cohyde.config import EncoderConfig
-from cohyde.encoder.gradients import encode
 from cohyde.encoder.index import ExactIndex
-from cohyde.encoder.infonce import shortened
+from cohyde.encoder.model import embed
 from cohyde.encoder.pairs import Side
 from cohyde.encoder.search import rank
-from cohyde.encoder.tokens import Tokeniser, chunks_by_length, positions_at_once
+from cohyde.encoder.tokens import Tokeniser
 from cohyde.evaluation.metrics import QueryScore, ndcg_at, summarise
 
 DEV_METRIC = "dev_ndcg@5"
@@ -59,13 +58,14 @@ class DevEvaluation:
             tokens: of the training, which has read many of these texts already; None: of this evaluation's own.
         """
         self._model, self._dev, self._tokens = model, dev, tokens or Tokeniser(model)
+        self._batch_size = config.embed_batch_size
         self._ids = [tool.id for tool in tools]
         self._texts = [render(tool, config.index_form) for tool in tools]
 
     def ndcg(self) -> float:
         """The mean over tiers, in [0, 1], of the model as it is now, without dropout and in float32."""
-        index = ExactIndex(self._embedded(self._texts, "document").numpy())
-        ranked = rank(index, self._embedded(self._dev.texts, "query").numpy(), self._ids, DEV_CUTOFF)
+        index = ExactIndex(self._embedded(self._texts, "document"))
+        ranked = rank(index, self._embedded(self._dev.texts, "query"), self._ids, DEV_CUTOFF)
         rows = [
             QueryScore(
                 id=str(number), tier=tier, values={DEV_METRIC: ndcg_at([tool for tool, _ in best], gold, DEV_CUTOFF)}
@@ -74,20 +74,8 @@ class DevEvaluation:
         ]
         return summarise(rows).mean_over_tiers.values[DEV_METRIC]
 
-    @torch.inference_mode()
-    def _embedded(self, texts: Sequence[str], side: Side) -> torch.Tensor:
-        """(n, d) unit rows, each distinct text encoded once, from short to long so that little is padding."""
-        row_of = {text: row for row, text in enumerate(dict.fromkeys(texts))}
-        tokens = self._tokens(list(row_of), side)
-        chunks = chunks_by_length([len(text) for text in tokens], positions_at_once(self._model.device))
-        self._model.eval()
-        passes = (self._tokens.padded([tokens[row] for row in chunk]) for chunk in chunks)
-        vectors = torch.cat([encode(self._model, features, "float32") for features in passes]).cpu()
-        if self._model.truncate_dim is not None:
-            vectors = shortened(vectors, self._model.truncate_dim)
-        rows = torch.empty_like(vectors)
-        rows[[row for chunk in chunks for row in chunk]] = vectors
-        return rows[[row_of[text] for text in texts]]
+    def _embedded(self, texts: Sequence[str], side: Side) -> np.ndarray:
+        return embed(self._model, texts, self._batch_size, side, self._tokens)
 
 
 def dev_ndcg(model: SentenceTransformer, dev: DevSet, tools: Sequence[Tool], config: EncoderConfig) -> float:

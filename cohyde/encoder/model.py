@@ -7,11 +7,14 @@ from typing import Any
 import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+from sentence_transformers.util import batch_to_device
 
 from cohyde.config import EmbeddingConfig
 from cohyde.encoder.index import check_unit_rows
+from cohyde.encoder.infonce import shortened
 from cohyde.encoder.pairs import Side
+from cohyde.encoder.tokens import Tokeniser, chunks_by_length, positions_at_once, prompt_of
 from cohyde.errors import UserError
 
 POOLINGS: Mapping[str, str] = {"cls": "cls", "mean": "mean", "last_token": "lasttoken"}
@@ -146,21 +149,24 @@ def check_dimensions(model: SentenceTransformer, name: str, dimensions: int) -> 
         )
 
 
-def prompt_of(model: SentenceTransformer, side: Side) -> str | None:
-    """What this encoder puts before every text of a side; None where that is nothing."""
-    return model.prompts.get(side) or None
+def embed(
+    model: SentenceTransformer,
+    texts: Sequence[str],
+    batch_size: int,
+    side: Side = "query",
+    tokens: Tokeniser | None = None,
+) -> np.ndarray:
+    """Embed texts, each distinct one once; deterministic on a CPU.
 
-
-def embed(model: SentenceTransformer, texts: Sequence[str], batch_size: int, side: Side = "query") -> np.ndarray:
-    """Embed texts, each distinct one once, in batches of similar length; deterministic on a CPU.
-
-    Equal texts get equal vectors, bit for bit, so that tools with the same rendering tie.
+    Equal texts get equal vectors, bit for bit, so that tools with the same rendering tie. All texts are tokenised
+    before the first is encoded and sorted by their tokens, so that next to nothing of a forward pass is padding.
 
     Args:
         model: what :func:`load_encoder` gives.
         texts: n texts, none of them empty.
-        batch_size: texts a forward pass; speed only (up to rounding).
+        batch_size: texts of a forward pass, if they are of the longest; speed only (up to rounding).
         side: whether they are searched with or of the catalogue, for encoders with instructions or two lengths.
+        tokens: what has read many of these texts already; None tokenises them all.
 
     Returns:
         (n, d) float32 in the order of ``texts``, unit rows.
@@ -170,17 +176,35 @@ def embed(model: SentenceTransformer, texts: Sequence[str], batch_size: int, sid
     """
     if not texts:
         return np.empty((0, model.get_embedding_dimension() or 0), dtype=np.float32)
-    position_of = {text: position for position, text in enumerate(dict.fromkeys(texts))}
-    vectors = model.encode(
-        list(position_of),
-        prompt=prompt_of(model, side),
-        task=side,
-        batch_size=batch_size,
-        show_progress_bar=False,
-        convert_to_numpy=True,
-        normalize_embeddings=model.truncate_dim is not None,  # once more, of what is kept
-    )
-    return check_unit_rows(vectors, "embedding")[[position_of[text] for text in texts]]
+    row_of = {text: row for row, text in enumerate(dict.fromkeys(texts))}
+    if isinstance(model[0], Transformer):
+        vectors = _by_length(model.eval(), list(row_of), batch_size, side, tokens or Tokeniser(model))
+    else:  # static embeddings and their like
+        vectors = model.encode(
+            list(row_of),
+            prompt=prompt_of(model, side),
+            task=side,
+            batch_size=batch_size,
+            show_progress_bar=False,
+            normalize_embeddings=model.truncate_dim is not None,  # once more, of what is kept
+        )
+    return check_unit_rows(vectors, "embedding")[[row_of[text] for text in texts]]
+
+
+@torch.inference_mode()
+def _by_length(
+    model: SentenceTransformer, texts: list[str], batch_size: int, side: Side, tokeniser: Tokeniser
+) -> np.ndarray:
+    """(n, d) unit rows, by forward passes of texts that have about as many tokens."""
+    tokens = tokeniser(texts, side)
+    lengths = [len(text) for text in tokens]
+    chunks = chunks_by_length(lengths, min(positions_at_once(model.device), batch_size * max(lengths)))
+    passes = (batch_to_device(tokeniser.padded([tokens[row] for row in chunk]), model.device) for chunk in chunks)
+    vectors = torch.cat([model(features, task=side)["sentence_embedding"].float().cpu() for features in passes])
+    if model.truncate_dim is not None:
+        vectors = shortened(vectors, model.truncate_dim)
+    rows: np.ndarray = vectors.numpy()[np.argsort([row for chunk in chunks for row in chunk])]
+    return rows
 
 
 def save_encoder(model: SentenceTransformer, path: Path) -> None:

@@ -13,8 +13,9 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 
 from cohyde.config import EmbeddingConfig
 from cohyde.encoder.embedding_endpoint import EmbeddingEndpoint
-from cohyde.encoder.model import POOLINGS, embed, full_dimensions, load_encoder, prompt_of
+from cohyde.encoder.model import POOLINGS, embed, full_dimensions, load_encoder
 from cohyde.encoder.pairs import Side
+from cohyde.encoder.tokens import prompt_of
 from cohyde.errors import UserError
 from cohyde.progress import Silent
 

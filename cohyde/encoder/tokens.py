@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
 
-from cohyde.encoder.model import prompt_of
 from cohyde.encoder.pairs import Side
 
 AT_ONCE = 1024
@@ -16,6 +15,11 @@ AT_ONCE = 1024
 MASK = "attention_mask"
 POSITIONS_AT_ONCE = {"cpu": 1024}
 ON_ACCELERATORS = 16384
+
+
+def prompt_of(model: SentenceTransformer, side: Side) -> str | None:
+    """What this encoder puts before every text of a side; None where that is nothing."""
+    return model.prompts.get(side) or None
 
 
 @dataclass(frozen=True)
