@@ -12,6 +12,7 @@ from cohyde import __version__
 from cohyde.cli_data import app as data_app
 from cohyde.cli_eval import app as eval_app
 from cohyde.cli_export import export
+from cohyde.cli_index import app as index_app
 from cohyde.cli_jobs import (
     check_data,
     check_engine,
@@ -35,6 +36,7 @@ from cohyde.cli_options import (
     Address,
     AsJson,
     ConfigName,
+    IndexFolder,
     OptionalRun,
     Overrides,
     ProbedModel,
@@ -237,6 +239,7 @@ def search(
         str | None,
         typer.Option("--state", metavar="E.r", help="A state of the run.", show_default="the selected"),
     ] = None,
+    index: IndexFolder = None,
     store: StoreFolder = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> None:
@@ -254,7 +257,8 @@ def search(
     started = time.perf_counter()
     trained = find_trained(open_store(store), run_name, state)
     prepare_for_models()
-    with err().status(f"searching with {trained.state} of {trained.name} …"), LiveRetriever.open(trained) as retriever:
+    searching = err().status(f"searching with {trained.state} of {trained.name} …")
+    with searching, LiveRetriever.open(trained, index=index) as retriever:
         loaded = time.perf_counter()
         [answer] = retriever.search([text], k)
     answer = replace(answer, timings={"load": round(loaded - started, 4), **answer.timings})
@@ -304,4 +308,5 @@ app.command(
 app.command(rich_help_panel=STORE, epilog="Example: cohyde verify --discard")(verify)
 app.command(rich_help_panel=STORE, epilog="Example: cohyde gc --yes")(gc)
 app.add_typer(eval_app, name="eval", rich_help_panel=RESULTS)
+app.add_typer(index_app, name="index", rich_help_panel=RESULTS)
 app.add_typer(data_app, name="data", rich_help_panel=DATA)

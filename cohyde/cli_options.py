@@ -48,6 +48,15 @@ OptionalRun = Annotated[
 Address = Annotated[
     str | None, typer.Option("--address", metavar="ADDR", help="A Ray cluster; without it a local Ray is started.")
 ]
+IndexFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--index",
+        metavar="DIR",
+        help="Search in what [bold]cohyde index[/bold] wrote.",
+        show_default="the run's own catalogue",
+    ),
+]
 ProbedModel = Annotated[
     str | None,
     typer.Option("--model", metavar="MODEL", help="Try vLLM's prefix caching with this model; that takes minutes."),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cohyde.cli_options import DEFAULT_STORE, StoreFolder, prepare_for_models
+from cohyde.cli_options import DEFAULT_STORE, IndexFolder, StoreFolder, prepare_for_models
 from cohyde.errors import UserError
 
 if TYPE_CHECKING:
@@ -28,7 +28,8 @@ def serve(
         list[str] | None,
         typer.Argument(
             metavar="KEY=VALUE",
-            help="Settings of [bold]serve[/bold], [bold]search[/bold], the rewriter's backend, the encoder's embedder.",
+            help="Settings of [bold]serve[/bold], [bold]search[/bold], [bold]index[/bold], the rewriter's backend, "
+            "the encoder's embedder.",
             show_default=False,
         ),
     ] = None,
@@ -53,6 +54,7 @@ def serve(
             show_default="they are gone when the server ends",
         ),
     ] = None,
+    index: IndexFolder = None,
     store: StoreFolder = DEFAULT_STORE,
 ) -> None:
     """Answer requests with a trained run, over HTTP or MCP.
@@ -74,10 +76,10 @@ def serve(
                 f"whoever reaches {host}:{own.getsockname()[1]} may search: set COHYDE_TOKEN to a secret of your own. "
                 "Without it the catalogue cannot be changed."
             )
-    trained = _trained(run, overrides or [], state, store)
+    trained = trained_of(run, overrides or [], state, store)
     prepare_for_models()
     with err().status(f"loading {_named(trained)} …"):
-        retriever = _open(trained, keep)
+        retriever = _open(trained, keep, index)
     if mcp:
         _serve_mcp(retriever, trained)
         return
@@ -107,7 +109,12 @@ def _check_installed() -> None:
         raise UserError(f"cohyde serve needs {error.name}", "install the extra: pip install 'cohyde[serve]'") from None
 
 
-def _trained(run: str, overrides: list[str], state: str | None, store: str) -> "Trained":
+def trained_of(run: str, overrides: list[str], state: str | None, store: str) -> "Trained":
+    """The models that a run's name, or an exported folder, means.
+
+    Raises:
+        UserError: there are none, or an override is none.
+    """
     from cohyde.dag.remote import open_store
     from cohyde.exported import RECIPE, read_trained
     from cohyde.retrieval.trained import with_settings
@@ -125,11 +132,12 @@ def _named(trained: "Trained") -> str:
     return f"{trained.state} of {trained.name}" if trained.state else trained.name
 
 
-def _open(trained: "Trained", keep: Path | None) -> "LiveRetriever":
+def _open(trained: "Trained", keep: Path | None, index: Path | None) -> "LiveRetriever":
     from cohyde.retrieval.live import LiveRetriever
 
     limits = trained.serve
-    return LiveRetriever.open(trained, limits=limits, deadline_seconds=limits.rewriter_deadline_seconds, keep=keep)
+    deadline = limits.rewriter_deadline_seconds
+    return LiveRetriever.open(trained, index=index, limits=limits, deadline_seconds=deadline, keep=keep)
 
 
 def _serve_mcp(retriever: "LiveRetriever", trained: "Trained") -> None:

@@ -620,6 +620,29 @@ class ServeConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class IndexConfig:
+    """What requests are searched in when a run is asked (``search``, ``serve``, ``index``).
+
+    Nothing here changes a result of a run: stages compare with the whole catalogue, always.
+    """
+
+    kind: str = setting("exact")
+    """Strategy: ``exact``, which compares with the whole catalogue; ``hnsw`` or ``ivf``, beyond 200,000 tools or so."""
+    dtype: Literal["float32", "float16"] = setting("float32")
+    """Numbers that vectors are kept in; float16 takes half the space, and what it costs in recall is measured."""
+    hnsw_m: int = setting(32, ge=2, le=512)
+    """M: neighbours of a vector in the graph, twice as many at its bottom (FAISS's default)."""
+    hnsw_ef_construction: int = setting(200, ge=1)
+    """Candidates in view when the graph is built (hnswlib's default)."""
+    hnsw_ef_search: int = setting(128, ge=1)
+    """Candidates in view when it is searched (ours); no fewer than are asked for."""
+    ivf_lists: int | None = setting(None, ge=1)
+    """Lists. None: four times the root of the number of vectors (FAISS's guidelines)."""
+    ivf_probes: int | None = setting(None, ge=1)
+    """Lists that a search looks into. None: a sixteenth of them (ours)."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrackingConfig:
     """Where step metrics go beside the store, while a stage trains. ``tracking=NAME`` is short for ``tracking.to``."""
 
@@ -674,6 +697,7 @@ class Config:
     runner: RunnerConfig = section(RunnerConfig, identity=False)
     tracking: TrackingConfig = section(TrackingConfig, identity=False)
     serve: ServeConfig = section(ServeConfig, identity=False)
+    index: IndexConfig = section(IndexConfig, identity=False)
 
 
 # ------------------------------------------------------------------------------------------------- identity

@@ -76,6 +76,7 @@ def trained(inputs: Mapping[str, Path], evaluation: Path, config: Config, *, run
         examples=tuple(few_shot_examples(dataset, config.rewriter.few_shot, config.data.split_seed)),
         search=config.search,
         serve=config.serve,
+        indexing=config.index,
     )
 
 

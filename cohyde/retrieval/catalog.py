@@ -16,7 +16,7 @@ from cohyde.io import read_jsonl, write_jsonl
 from cohyde.retrieval.requests import RequestError
 
 if TYPE_CHECKING:
-    from cohyde.encoder.index import ExactIndex
+    from cohyde.encoder.index_kinds import Index
 
 Embed = Callable[[Sequence[str]], np.ndarray]
 """Texts to (n, d) unit rows."""
@@ -34,7 +34,7 @@ class Snapshot:
     """In catalogue order, which breaks ties."""
     renderings: tuple[str, ...]
     """What was embedded for each."""
-    index: "ExactIndex"
+    index: "Index"
     version: int = 0
     """Changes made since the start."""
 
@@ -139,14 +139,16 @@ class LiveCatalog:
 
     def _made(self, tools: Sequence[Tool], version: int) -> tuple[Snapshot, int]:
         """The snapshot of these tools, and how many renderings were embedded for it: those that are new."""
-        from cohyde.encoder.index import ExactIndex
-
         before = self._current
         renderings = [render(tool, self._form) for tool in tools]
-        rows = dict(zip(before.renderings, before.index.vectors, strict=True))
-        new = [text for text in dict.fromkeys(renderings) if text not in rows]
-        rows.update(zip(new, self._embed(new), strict=True))
-        index = ExactIndex(np.stack([rows[text] for text in renderings]))
+        known = {text: place for place, text in reversed(list(enumerate(before.renderings)))}
+        new = [text for text in dict.fromkeys(renderings) if text not in known]
+        known.update(zip(new, range(len(before.renderings), len(before.renderings) + len(new)), strict=True))
+        # Of equal renderings each keeps its own place, so that an index to which tools are added only grows.
+        own = dict(enumerate(before.renderings))
+        places = [place if own.get(place) == text else known[text] for place, text in enumerate(renderings)]
+        vectors = self._embed(new) if new else np.empty((0, before.index.dimensions), dtype=np.float32)
+        index = before.index.with_rows(np.array(places), vectors)
         return Snapshot(tools=tuple(tools), renderings=tuple(renderings), index=index, version=version), len(new)
 
     def _write(self, tools: Sequence[Tool]) -> None:

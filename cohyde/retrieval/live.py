@@ -12,7 +12,7 @@ from typing import Self
 import numpy as np
 
 from cohyde.catalog import Tool, render
-from cohyde.config import EmbeddingConfig, SearchConfig, ServeConfig
+from cohyde.config import EmbeddingConfig, IndexConfig, SearchConfig, ServeConfig
 from cohyde.encoder.embedder import Embedder, open_embedder
 from cohyde.encoder.pairs import Side
 from cohyde.encoder.search import SEARCH_MODES
@@ -22,6 +22,13 @@ from cohyde.retrieval.batching import Batcher
 from cohyde.retrieval.breaker import Breaker
 from cohyde.retrieval.catalog import Change, LiveCatalog, Snapshot
 from cohyde.retrieval.descriptions import Cache, Described, Descriptions, Rewriter
+from cohyde.retrieval.index_folder import (
+    check_encoder,
+    encoder_identity,
+    is_index_folder,
+    open_index_folder,
+    read_index_card,
+)
 from cohyde.retrieval.requests import check_count, check_queries
 from cohyde.retrieval.rewriters import GeneratorRewriter, hurried
 from cohyde.retrieval.trained import Trained
@@ -41,11 +48,12 @@ class LiveRetriever:
     def __init__(
         self,
         encoder: Path,
-        tools: Sequence[Tool],
+        tools: Sequence[Tool] | None,
         *,
         embedding: EmbeddingConfig,
         search: SearchConfig,
         index: Path | None = None,
+        indexing: IndexConfig | None = None,
         rewriter: Rewriter | None = None,
         limits: ServeConfig | None = None,
         deadline_seconds: float | None = None,
@@ -55,11 +63,12 @@ class LiveRetriever:
 
         Args:
             encoder: a sentence-transformers folder.
-            tools: the catalogue, in the order that breaks ties.
+            tools: the catalogue, in the order that breaks ties; None: that of an index made by ``cohyde index``.
             embedding: how the encoder embeds.
             search: what the index is searched with.
-            index: a folder that :meth:`cohyde.encoder.retriever.DenseRetriever.save_index` wrote for these tools; None
-                embeds them.
+            index: a folder that ``cohyde index`` made with this encoder, or one that
+                :meth:`cohyde.encoder.retriever.DenseRetriever.save_index` wrote for these tools; None embeds them.
+            indexing: the kind of index to make; None: exact. One that ``cohyde index`` made is of a kind already.
             rewriter: describes requests; closed with this. None, or the mode ``query``: requests are searched with.
             limits: None for the defaults.
             deadline_seconds: how long to wait for the rewriter before the encoder answers alone; None: without end.
@@ -70,6 +79,9 @@ class LiveRetriever:
                 not do so as the encoder does.
         """
         check_mode(search.mode)
+        indexing = indexing or IndexConfig()
+        if index is not None and is_index_folder(index):
+            check_encoder(index, read_index_card(index)[0], encoder_identity(encoder, embedding))
         self.search_config = search
         self.limits = limits or ServeConfig()
         self._encoder = open_embedder(encoder, embedding)
@@ -80,7 +92,7 @@ class LiveRetriever:
             name="encoder",
         )
         self.descriptions = self._describing(rewriter, deadline_seconds)
-        first = _first_snapshot(tools, embedding.index_form, index, self._encoder)
+        first = _first_snapshot(tools, embedding.index_form, index, indexing, self._encoder)
         tools_of = partial(self._embedded, side="document")
         self.catalog = LiveCatalog(first, tools_of, embedding.index_form, keep)
 
@@ -89,6 +101,7 @@ class LiveRetriever:
         cls,
         trained: Trained,
         *,
+        index: str | Path | None = None,
         limits: ServeConfig | None = None,
         deadline_seconds: float | None = None,
         keep: Path | None = None,
@@ -97,6 +110,7 @@ class LiveRetriever:
 
         Args:
             trained: the models and the catalogue.
+            index: a folder that ``cohyde index`` made with this encoder, in place of the run's own catalogue.
             limits: None for those of the run's configuration, but without a window for batches.
             deadline_seconds: how long to wait for the rewriter before the encoder answers alone; None: without end.
             keep: see :class:`cohyde.retrieval.catalog.LiveCatalog`.
@@ -105,6 +119,8 @@ class LiveRetriever:
             UserError: something of it does not load.
         """
         check_mode(trained.search.mode)
+        if index is not None:
+            read_index_card(Path(index))
         rewriter = None
         if trained.search.mode != SEARCHES_BY_REQUEST:
             rewriter = GeneratorRewriter(
@@ -116,10 +132,11 @@ class LiveRetriever:
             )
         return cls(
             trained.encoder,
-            trained.tools,
+            trained.tools if index is None else None,
             embedding=trained.embedding,
             search=trained.search,
-            index=trained.index,
+            index=trained.index if index is None else Path(index),
+            indexing=trained.indexing,
             rewriter=rewriter,
             limits=limits or replace(trained.serve, batch_window_ms=0.0),
             deadline_seconds=deadline_seconds,
@@ -251,19 +268,32 @@ def _results(futures: Iterable["Future[np.ndarray]"]) -> list[np.ndarray]:
     return [future.result() for future in futures]
 
 
-def _first_snapshot(tools: Sequence[Tool], form: int, index: Path | None, encoder: Embedder) -> Snapshot:
+def _first_snapshot(
+    tools: Sequence[Tool] | None, form: int, index: Path | None, indexing: IndexConfig, encoder: Embedder
+) -> Snapshot:
     """The catalogue at the start, with the vectors of an index or fresh ones."""
-    from cohyde.encoder.index import ExactIndex
+    from cohyde.encoder.index_kinds import make_index
     from cohyde.encoder.retriever import read_index
 
+    if index is not None and is_index_folder(index):
+        snapshot, _ = open_index_folder(index)
+        _check_same(index, snapshot.tools, tools)
+        encoder.check(snapshot.renderings)
+        return snapshot
     if not tools:
         raise UserError("the catalogue is empty", "give at least one tool")
     renderings = tuple(render(tool, form) for tool in tools)
     if index is None:
-        found = ExactIndex(encoder.embed(renderings, "document"))
-    else:
-        found, ids = read_index(index)
-        if ids != tuple(tool.id for tool in tools):
-            raise UserError(f"{index}: is of another catalogue than the tools given", "make the index of these tools")
-        encoder.check(renderings)
-    return Snapshot(tools=tuple(tools), renderings=renderings, index=found)
+        made = make_index(encoder.embed(renderings, "document"), indexing)
+        return Snapshot(tools=tuple(tools), renderings=renderings, index=made)
+    found, ids = read_index(index)
+    if ids != tuple(tool.id for tool in tools):
+        raise UserError(f"{index}: is of another catalogue than the tools given", "make the index of these tools")
+    encoder.check(renderings)
+    own = found if indexing == IndexConfig() else make_index(found.vectors, indexing)
+    return Snapshot(tools=tuple(tools), renderings=renderings, index=own)
+
+
+def _check_same(index: Path, found: Sequence[Tool], given: Sequence[Tool] | None) -> None:
+    if given is not None and tuple(found) != tuple(given):
+        raise UserError(f"{index}: is of another catalogue than the tools given", "make the index of these tools")

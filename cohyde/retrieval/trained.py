@@ -8,6 +8,7 @@ from cohyde.catalog import Tool
 from cohyde.config import (
     COMMAND_LINE,
     EmbeddingConfig,
+    IndexConfig,
     RewriterConfig,
     SamplingConfig,
     SearchConfig,
@@ -45,6 +46,8 @@ class Trained:
     """Few-shot examples beside the prompt's own."""
     search: SearchConfig
     serve: ServeConfig = field(default_factory=ServeConfig)
+    indexing: IndexConfig = field(default_factory=IndexConfig)
+    """What kind of index the catalogue is searched in."""
 
 
 FIXED = ("model", "prompt", "few_shot")
@@ -61,6 +64,7 @@ class Settings:
     rewriter: RewriterConfig = section(RewriterConfig)
     search: SearchConfig = section(SearchConfig)
     serve: ServeConfig = section(ServeConfig)
+    index: IndexConfig = section(IndexConfig)
 
 
 def with_settings(trained: Trained, overrides: Sequence[str]) -> Trained:
@@ -69,7 +73,13 @@ def with_settings(trained: Trained, overrides: Sequence[str]) -> Trained:
     Raises:
         UserError: an override is none, its key or value is wrong, or it is of something that was trained.
     """
-    own = Settings(encoder=trained.embedding, rewriter=trained.rewriting, search=trained.search, serve=trained.serve)
+    own = Settings(
+        encoder=trained.embedding,
+        rewriter=trained.rewriting,
+        search=trained.search,
+        serve=trained.serve,
+        index=trained.indexing,
+    )
     layers = [(trained.name, plain(own)), *((COMMAND_LINE, parse_override(override)) for override in overrides)]
     told = build(Settings, layers)
     fixed = {"rewriter": FIXED, "encoder": [item.name for item in fields(EmbeddingConfig) if item.name not in OPEN]}
@@ -77,4 +87,11 @@ def with_settings(trained: Trained, overrides: Sequence[str]) -> Trained:
         for name in names:
             if getattr(getattr(told, part), name) != getattr(getattr(own, part), name):
                 raise UserError(f"{part}.{name} is what {trained.name} was trained with", "leave it as it is")
-    return replace(trained, embedding=told.encoder, rewriting=told.rewriter, search=told.search, serve=told.serve)
+    return replace(
+        trained,
+        embedding=told.encoder,
+        rewriting=told.rewriter,
+        search=told.search,
+        serve=told.serve,
+        indexing=told.index,
+    )
