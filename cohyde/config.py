@@ -193,6 +193,9 @@ class EmbeddingConfig:
     dimensions: int | None = setting(None, ge=1, identity="unless_default")
     """Numbers of a vector that are kept, the first ones, brought back to length 1: a smaller index. For encoders that
     were trained so (``train.matryoshka_dimensions``). None: all (paper)."""
+    attention: Literal["auto", "eager", "sdpa", "flash_attention_2"] = setting("auto", identity="unless_default")
+    """Implementation of attention; ``auto`` is transformers' choice. ``flash_attention_2`` computes none of it for
+    padding; it needs a CUDA device and the package flash-attn, and embeds in bf16 as well as it trains."""
     embed_batch_size: int = setting(64, ge=1, identity=False)
     """Texts a forward pass when embedding; speed only."""
     embedder: str = setting("in_process", identity="unless_default")

@@ -108,7 +108,8 @@ def _recipe(trained: Trained) -> exported.Recipe:
 def _embedding_here(embedding: EmbeddingConfig) -> EmbeddingConfig:
     """What of the settings matters wherever the encoder is loaded."""
     own = EmbeddingConfig()
-    return replace(embedding, model=exported.ENCODER, embedder=own.embedder, endpoint=own.endpoint)
+    elsewhere = {name: getattr(own, name) for name in ("attention", "embedder", "endpoint")}
+    return replace(embedding, model=exported.ENCODER, **elsewhere)
 
 
 def _loaded_here(rewriter: RewriterConfig) -> RewriterConfig:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -19,6 +19,8 @@ from cohyde.errors import UserError
 
 POOLINGS: Mapping[str, str] = {"cls": "cls", "mean": "mean", "last_token": "lasttoken"}
 """Names of the configuration to those of sentence-transformers."""
+FLASH = "flash_attention_2"
+OTHERWISE = "set encoder.attention=auto"
 PROBES = ("the weather of tomorrow", "the exchange rate of the yen against the euro")
 """Two texts that begin alike."""
 
@@ -46,24 +48,30 @@ def load_encoder(path: Path, config: EmbeddingConfig, device: str | None = None)
 
     Raises:
         UserError: no such folder, no safetensors weights that load, a pooling that this model does not have, a length
-            beyond what it can read, or more dimensions than it has.
+            beyond what it can read, more dimensions than it has, or an attention that this machine lacks.
     """
     if not path.is_dir():
         raise UserError(
             f"{path}: no such model folder", "give a folder that sentence-transformers or transformers saved"
         )
     device = device or default_device()
+    attention = {} if config.attention == "auto" else {"attn_implementation": config.attention}
+    if config.attention == FLASH:
+        _check_flash(device)
     try:
         loaded = SentenceTransformer(
             str(path),
             device=device,
             local_files_only=True,
             trust_remote_code=False,
-            model_kwargs={"dtype": torch.float32, "use_safetensors": True},
+            model_kwargs={"dtype": torch.float32, "use_safetensors": True, **attention},
         )
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be loaded as an encoder: {' '.join(str(error).split())}") from error
     model = SentenceTransformer(modules=_modules(loaded, config.pooling, path), device=device)
+    if config.attention == FLASH:
+        flash: Any = model[0]
+        flash.unpad_inputs = False  # texts are padded here, chunk by chunk; attention leaves the padding out again
     lengths = {"max_length": config.max_length, "tool_max_length": config.tool_max_length or config.max_length}
     for name, length in lengths.items():
         _check_length(loaded, name, length, path)
@@ -96,6 +104,22 @@ def _modules(loaded: SentenceTransformer, pooling: str, path: Path) -> list[torc
             for module in modules
         ]
     return [*modules, Normalize()]
+
+
+def _check_flash(device: str) -> None:
+    """Without the package transformers would fetch a kernel from the hub and run it."""
+    from transformers.utils.import_utils import is_flash_attn_2_available
+
+    if not device.startswith("cuda"):
+        raise UserError(f"encoder.attention is {FLASH!r}, which needs a CUDA device, and this is {device!r}", OTHERWISE)
+    if not is_flash_attn_2_available():
+        raise UserError(f"encoder.attention is {FLASH!r}, which needs the package flash-attn", OTHERWISE)
+
+
+def embedding_precision(model: SentenceTransformer) -> Literal["float32", "bf16"]:
+    """Arithmetic of a forward pass that embeds: float32, but for an attention that has no such thing."""
+    config = getattr(model[0], "config", None)
+    return "bf16" if getattr(config, "_attn_implementation", None) == FLASH else "float32"
 
 
 def _check_pooling(model: SentenceTransformer, pooling: str, path: Path) -> None:
@@ -200,7 +224,9 @@ def _by_length(
     lengths = [len(text) for text in tokens]
     chunks = chunks_by_length(lengths, min(positions_at_once(model.device), batch_size * max(lengths)))
     passes = (batch_to_device(tokeniser.padded([tokens[row] for row in chunk]), model.device) for chunk in chunks)
-    vectors = torch.cat([model(features, task=side)["sentence_embedding"].float().cpu() for features in passes])
+    bf16 = embedding_precision(model) == "bf16"
+    with torch.autocast(model.device.type, dtype=torch.bfloat16, enabled=bf16):
+        vectors = torch.cat([model(features, task=side)["sentence_embedding"].float().cpu() for features in passes])
     if model.truncate_dim is not None:
         vectors = shortened(vectors, model.truncate_dim)
     rows: np.ndarray = vectors.numpy()[np.argsort([row for chunk in chunks for row in chunk])]

@@ -24,7 +24,7 @@ from cohyde.encoder.dev import DEV_METRIC, DevEvaluation, DevSet, dev_ndcg
 from cohyde.encoder.gradients import at_once, cached, encode
 from cohyde.encoder.infonce import NEGATIVES, gold_aware, infonce, matryoshka
 from cohyde.encoder.lora import adapt, merged
-from cohyde.encoder.model import check_dimensions, full_dimensions, save_encoder
+from cohyde.encoder.model import check_dimensions, embedding_precision, full_dimensions, save_encoder
 from cohyde.encoder.pairs import Pair, draw_form, right_tools, same_texts
 from cohyde.encoder.tokens import TextCounts, TokenisedText, Tokeniser, chunks_by_length, positions_at_once
 from cohyde.errors import DivergedError, UserError
@@ -127,6 +127,11 @@ def train_encoder(
     """
     _check(pairs, tools, forms, negatives, hard_negatives)
     _check_matryoshka(model, config, progress)
+    if embedding_precision(model) == "bf16" and config.train.precision != "bf16":
+        raise UserError(
+            f"encoder.attention is {config.attention!r}, which computes in bf16 alone",
+            "set encoder.train.precision=bf16",
+        )
     if config.train.lora.enabled:
         with _seeded(seed, model.device):
             adapt(model, config.train.lora)

@@ -52,8 +52,8 @@ class Trained:
 
 FIXED = ("model", "prompt", "few_shot")
 """Settings of the rewriter that it was trained with."""
-OPEN = ("embedder", "endpoint", "embed_batch_size")
-"""Settings of the encoder that it was not trained with."""
+OPEN = ("attention", "embedder", "endpoint", "embed_batch_size")
+"""Settings of the encoder that may be others than those it was trained with."""
 
 
 @dataclass(frozen=True, kw_only=True)
