@@ -127,6 +127,29 @@ def test_beats_are_seen_by_others(folder: Path) -> None:
     assert holder is not None and holder.beat == 2 and holder == lease.holder
 
 
+def test_a_beat_that_is_under_way_does_not_take_a_release_back(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = taken(folder)
+    beating, may_go_on, held_before = threading.Event(), threading.Event(), lease.is_held
+
+    def slowly() -> bool:
+        found = held_before()
+        if threading.current_thread() is heart:
+            beating.set()
+            may_go_on.wait(5)
+        return found
+
+    monkeypatch.setattr(lease, "is_held", slowly)
+    heart, releasing = threading.Thread(target=lease.beat), threading.Thread(target=lease.release)
+    heart.start()
+    beating.wait(5)
+    releasing.start()
+    releasing.join(0.2)
+    may_go_on.set()
+    heart.join()
+    releasing.join()
+    assert Watch(folder).holder() is None and not lease.beat() and Watch(folder).holder() is None
+
+
 def test_a_dead_attempts_lease_is_revoked_and_no_other(folder: Path) -> None:
     elsewhere(folder, attempt="logs/x/attempt-1")
     revoke(folder, "logs/x/attempt-2")

@@ -9,6 +9,7 @@ import json
 import os
 import secrets
 import socket
+import threading
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -59,15 +60,19 @@ class Lease:
     def __init__(self, place: Place, number: int, holder: Holder) -> None:
         """As :func:`take` makes it."""
         self.place, self.number, self.holder = place, number, holder
+        # The heart is a thread of its own: a beat that was under way would take a release back, and for ever, since a
+        # process that has gone on to other work is alive.
+        self._writing = threading.Lock()
 
     def beat(self) -> bool:
         """Give a sign of life; whether the lease is still held. A file system that is full or away does not end it."""
-        if not self.is_held():
-            return False
-        self.holder = replace(self.holder, beat=self.holder.beat + 1)
-        with suppress(OSError):
-            _write(self.place, self.number, self.holder)
-        return True
+        with self._writing:
+            if self.holder.released or not self.is_held():
+                return False
+            self.holder = replace(self.holder, beat=self.holder.beat + 1)
+            with suppress(OSError):
+                _write(self.place, self.number, self.holder)
+            return True
 
     def is_held(self) -> bool:
         """Whether nobody has taken it over."""
@@ -88,9 +93,11 @@ class Lease:
 
     def release(self) -> None:
         """Let others have it. The file stays, so that numbers go on rising."""
-        if self.is_held():
-            with suppress(OSError):
-                _write(self.place, self.number, replace(self.holder, released=True))
+        with self._writing:
+            if self.is_held():
+                self.holder = replace(self.holder, released=True)
+                with suppress(OSError):
+                    _write(self.place, self.number, self.holder)
 
 
 class Watch:
