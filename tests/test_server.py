@@ -4,9 +4,11 @@ import asyncio
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import threading
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -204,7 +206,12 @@ def test_the_surroundings_are_there(site: Site) -> None:
     )
     document = site.call("GET", "/openapi.json")[2]
     assert set(document["paths"]) == {"/search", "/tools", "/healthz", "/metrics"}
-    assert "swagger" in site.call("GET", "/docs")[2]
+    page = site.call("GET", "/docs")[2]
+    loaded = re.findall(r'(?:src|href)="([^"]*)"', page)
+    assert "swagger" in page and len(loaded) >= 2
+    for asset in loaded:  # from this server, without a network
+        with urllib.request.urlopen(f"http://127.0.0.1:{site.port}{asset}", timeout=60) as answer:
+            assert asset.startswith("/") and answer.status == 200 and answer.read()
     metrics = site.call("GET", "/metrics")[2]
     assert 'cohyde_requests_total{path="/healthz",status="200"}' in metrics
     assert "cohyde_tools 3.0" in metrics

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import anyio
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi_offline import FastAPIOffline
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
@@ -170,7 +171,8 @@ def _unguarded(
         async with mcp.session_manager.run():
             yield
 
-    app = FastAPI(
+    # Pages of documentation that load their scripts from here, not from the internet.
+    app = FastAPIOffline(
         title=f"cohyde: {run}" if run else "cohyde", version=__version__, description=DESCRIPTION, lifespan=lifespan
     )
     for route in mcp_app.routes:
