@@ -12,7 +12,7 @@ from cohyde.config import RewriterConfig, SamplingConfig
 from cohyde.errors import Interrupted, UserError
 from cohyde.progress import Progress
 from cohyde.rewriter.generate import Completion, Request, unwritten
-from cohyde.rewriter.openai_endpoint import Endpoint, Failure
+from cohyde.rewriter.openai_endpoint import SEEDS, Endpoint, Failure
 from cohyde.rewriter.prompts import encode_prompt
 
 TOO_LONG = re.compile(r"context|length|too long|too many tokens", re.IGNORECASE)
@@ -90,7 +90,8 @@ class OpenAIGenerator:
             max_tokens=sampling.max_new_tokens,
             presence_penalty=0.0,
             frequency_penalty=0.0,
-            seed=request.seed,
+            # A candidate's own is this and its place among the n, so that the last is below SEEDS as well.
+            seed=request.seed % (SEEDS - sampling.n),
             extra_body=extra,
         ).text
 
