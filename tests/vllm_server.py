@@ -28,7 +28,15 @@ def vllm_server(model: Path, name: str, longest: int, sequences: int) -> Iterato
     command += ["--served-model-name", name]
     command += ["--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--enforce-eager"]
     command += ["--max-model-len", str(longest), "--max-num-seqs", str(sequences), "--generation-config", "vllm"]
-    environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    # On a CPU: a seeded request whose prompt is read in parts ends the engine; and the model is in the engine's process
+    # rather than in a third that waits busily for it.
+    command += ["--no-enable-chunked-prefill", "--distributed-executor-backend", "uni"]
+    environment = {
+        **os.environ,
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    }
     with tempfile.TemporaryFile("w+b") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
         try:

@@ -79,11 +79,14 @@ def _end() -> None:
 def _start(settings: Mapping[str, Any]) -> Any:
     import torch
 
-    if torch.cuda.is_available():
+    on_gpu = torch.cuda.is_available()
+    if on_gpu:
         wait_for_memory(settings["gpu_memory_utilization"], torch.cuda.mem_get_info)
     from vllm import LLM
 
-    return LLM(**settings).llm_engine
+    # When a prompt is read in parts, vLLM winds the request's random numbers back, which a CPU's cannot be: it dies
+    # ("CPU Generator does not use offset").
+    return LLM(**settings, **({} if on_gpu else {"enable_chunked_prefill": False})).llm_engine
 
 
 def wait_for_memory(

@@ -1,4 +1,4 @@
-"""vLLM for real: the offline engine, held against the ``transformers`` backend."""
+"""vLLM for real: the offline engine and ``vllm serve``, held against the ``transformers`` backend."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +18,11 @@ GREEDY = SamplingConfig(max_new_tokens=16)
 SAMPLED = SamplingConfig(n=4, temperature=0.7, top_p=0.95, top_k=50, max_new_tokens=12)
 
 
+@pytest.fixture(params=["offline", "served"])
+def generator(request: pytest.FixtureRequest) -> Any:
+    return request.getfixturevalue(request.param)
+
+
 @pytest.fixture(scope="session")
 def expected(smollm: Path, requests: list[Request]) -> list[Completion]:
     """What the ``transformers`` backend writes."""
@@ -26,51 +31,55 @@ def expected(smollm: Path, requests: list[Request]) -> list[Completion]:
 
 
 def test_greedy_text_is_that_of_transformers(
-    offline: Generator, requests: list[Request], expected: list[Completion]
+    generator: Generator, requests: list[Request], expected: list[Completion]
 ) -> None:
-    assert offline.generate(requests, GREEDY, Silent()) == expected
+    assert generator.generate(requests, GREEDY, Silent()) == expected
 
 
 def test_repetition_penalty_falls_on_what_it_falls_on_in_transformers(
-    offline: Generator, smollm: Path, requests: list[Request]
+    generator: Generator, smollm: Path, requests: list[Request]
 ) -> None:
     sampling = replace(GREEDY, repetition_penalty=1.3)
     with open_generator(smollm, RewriterConfig(backend="transformers", precision="float32")) as ours:
-        assert offline.generate(requests[:2], sampling, Silent()) == ours.generate(requests[:2], sampling, Silent())
+        assert generator.generate(requests[:2], sampling, Silent()) == ours.generate(requests[:2], sampling, Silent())
 
 
-def test_candidates_differ_and_come_again_in_any_order_and_company(offline: Generator, requests: list[Request]) -> None:
-    first = offline.generate(requests, SAMPLED, Silent())
+def test_candidates_differ_and_come_again_in_any_order_and_company(
+    generator: Generator, requests: list[Request]
+) -> None:
+    first = generator.generate(requests, SAMPLED, Silent())
     for item in first:
         assert len(item.texts) == 4 and len(set(item.texts)) >= 3
-    alone = [offline.generate([request], SAMPLED, Silent())[0] for request in requests[:2]]
+    alone = [generator.generate([request], SAMPLED, Silent())[0] for request in requests[:2]]
     assert alone == first[:2]
-    halves = [item for part in (requests[3:], requests[:3]) for item in offline.generate(part[::-1], SAMPLED, Silent())]
+    halves = [
+        item for part in (requests[3:], requests[:3]) for item in generator.generate(part[::-1], SAMPLED, Silent())
+    ]
     assert sorted(halves, key=lambda item: item.id) == first
     other = replace(requests[0], seed=5)
-    assert offline.generate([other], SAMPLED, Silent())[0].texts != first[0].texts
+    assert generator.generate([other], SAMPLED, Silent())[0].texts != first[0].texts
 
 
-def test_a_thought_that_is_cut_off_is_empty(offline: Generator, requests: list[Request]) -> None:
+def test_a_thought_that_is_cut_off_is_empty(generator: Generator, requests: list[Request]) -> None:
     thinking = "".join(f"User: {word}\nAnswer: <think> I wonder about {word} and so on\n" for word in ("sun", "sea"))
     request = replace(requests[0], prompt=f"{thinking}User: tea\nAnswer:")
-    (done,) = offline.generate([request], SamplingConfig(max_new_tokens=8), Silent())
+    (done,) = generator.generate([request], SamplingConfig(max_new_tokens=8), Silent())
     assert done.texts[0].strip().startswith("<think>") and done.finished == (False,)
     assert clean(done.texts[0]) == ""
 
 
 def test_a_prompt_longer_than_the_model_takes_is_an_error_or_dropped(
-    offline: Any, requests: list[Request], smollm: Path
+    generator: Any, requests: list[Request], smollm: Path
 ) -> None:
     long = replace(requests[0], id="long", prompt="weather " * LONGEST)
     with pytest.raises(UserError, match="request long"):
-        offline.generate([long], GREEDY, Silent())
-    config = offline.config
-    offline.config = replace(config, too_long="drop")
+        generator.generate([long], GREEDY, Silent())
+    config = generator.config
+    generator.config = replace(config, too_long="drop")
     try:
-        dropped, kept = offline.generate([long, requests[0]], GREEDY, Silent())
+        dropped, kept = generator.generate([long, requests[0]], GREEDY, Silent())
     finally:
-        offline.config = config
+        generator.config = config
     assert (dropped.texts, dropped.tokens, dropped.finished) == (("",), (0,), (False,))
     assert kept.texts[0]
 
