@@ -30,7 +30,7 @@ from sentence_transformers import SentenceTransformer, SentenceTransformerTraine
 from sentence_transformers.base.sampler import DefaultBatchSampler
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesSymmetricRankingLoss
 from toollens import MODEL, evenly, read_toollens, scored
-from transformers import TrainerCallback
+from transformers import PrinterCallback, TrainerCallback
 
 from cohyde.catalog import Dataset, Query, render
 from cohyde.config import EncoderConfig, EncoderTrainConfig
@@ -173,13 +173,15 @@ def peer(
     loss = Recorded(MultipleNegativesSymmetricRankingLoss(model, scale=1 / recipe.temperature))
     callback = AfterEachStep(then)
     columns = {"anchor": [pair.anchor for pair in pairs], "positive": [texts[pair.tool] for pair in pairs]}
-    SentenceTransformerTrainer(
+    trainer = SentenceTransformerTrainer(
         model=without_dropout(model),
         args=arguments,
         train_dataset=Rows.from_dict(columns),
         loss=loss,
         callbacks=[callback],
-    ).train()
+    )
+    trainer.remove_callback(PrinterCallback)  # what is printed here is the result alone
+    trainer.train()
     return model, callback.times, loss.values
 
 
