@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cohyde.cli_options import DEFAULT_STORE, AsJson, StoreFolder, prepare_for_models
+from cohyde.cli_options import DEFAULT_STORE, AsJson, State, StoreFolder, prepare_for_models
 from cohyde.errors import UserError
 
 if TYPE_CHECKING:
@@ -24,9 +24,6 @@ app = typer.Typer(
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="An index: what [bold]index build[/bold] wrote.")]
 To = Annotated[Path, typer.Option("--to", metavar="DIR", help="The folder to write.", show_default=False)]
-State = Annotated[
-    str | None, typer.Option("--state", metavar="E.r", help="A state of the run.", show_default="the selected")
-]
 
 
 @app.command(epilog="Example: cohyde index build demo --catalog tools.jsonl --to big index.kind=hnsw")

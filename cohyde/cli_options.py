@@ -48,6 +48,9 @@ OptionalRun = Annotated[
 Address = Annotated[
     str | None, typer.Option("--address", metavar="ADDR", help="A Ray cluster; without it a local Ray is started.")
 ]
+State = Annotated[
+    str | None, typer.Option("--state", metavar="E.r", help="A state of the run.", show_default="the selected")
+]
 IndexFolder = Annotated[
     Path | None,
     typer.Option(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cohyde.cli_options import DEFAULT_STORE, IndexFolder, StoreFolder, prepare_for_models
+from cohyde.cli_options import DEFAULT_STORE, IndexFolder, State, StoreFolder, prepare_for_models
 from cohyde.errors import UserError
 
 if TYPE_CHECKING:
@@ -40,10 +40,7 @@ def serve(
     mcp: Annotated[
         bool, typer.Option("--mcp", help="Speak MCP over standard input and output, in place of HTTP.")
     ] = False,
-    state: Annotated[
-        str | None,
-        typer.Option("--state", metavar="E.r", help="A state of the run.", show_default="the selected"),
-    ] = None,
+    state: State = None,
     keep: Annotated[
         Path | None,
         typer.Option(

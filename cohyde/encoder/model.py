@@ -1,6 +1,6 @@
 """The encoder on disk and in memory: a sentence-transformers model that gives unit vectors."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -100,13 +100,16 @@ def _modules(loaded: SentenceTransformer, pooling: str, path: Path) -> list[torc
                 f"{path}: encoder.pooling is {pooling!r}, but this model gives one vector a text by itself",
                 "set encoder.pooling=auto",
             )
-        modules = [
-            Pooling(module.embedding_dimension, pooling_mode=POOLINGS[pooling])
-            if isinstance(module, Pooling)
-            else module
-            for module in modules
-        ]
+        modules = with_pooling(modules, pooling)
     return [*modules, Normalize()]
+
+
+def with_pooling(modules: Iterable[torch.nn.Module], pooling: str) -> list[torch.nn.Module]:
+    """The same modules, but for the pooling, which is the one of this name in the configuration."""
+    return [
+        Pooling(module.embedding_dimension, pooling_mode=POOLINGS[pooling]) if isinstance(module, Pooling) else module
+        for module in modules
+    ]
 
 
 def _check_flash(device: str) -> None:

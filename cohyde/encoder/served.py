@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Pooling
 
 from cohyde.config import EmbeddingConfig
 from cohyde.encoder.embedding_endpoint import EmbeddingEndpoint
-from cohyde.encoder.model import POOLINGS, embed, full_dimensions, load_encoder
+from cohyde.encoder.model import POOLINGS, embed, full_dimensions, load_encoder, with_pooling
 from cohyde.encoder.pairs import Side
 from cohyde.encoder.tokens import prompt_of
 from cohyde.errors import UserError
@@ -177,10 +176,8 @@ def _pooled(
     model: SentenceTransformer, texts: Sequence[str], side: Side, config: EmbeddingConfig, pooling: str
 ) -> np.ndarray:
     """What the same weights give under a pooling, which may be another than this encoder's."""
-    modules = [
-        Pooling(module.embedding_dimension, pooling_mode=POOLINGS[pooling]) if isinstance(module, Pooling) else module
-        for module in model
-    ]
-    other = SentenceTransformer(modules=modules, device=str(model.device), truncate_dim=model.truncate_dim)
+    other = SentenceTransformer(
+        modules=with_pooling(model, pooling), device=str(model.device), truncate_dim=model.truncate_dim
+    )
     other.prompts = model.prompts
     return embed(other, texts, config.embed_batch_size, side)

@@ -136,24 +136,17 @@ def check_encoder(folder: Path, card: IndexCard, encoder: str) -> None:
         )
 
 
-def open_index_folder(folder: Path, *, encoder: str | None = None, mapped: bool = True) -> tuple[Snapshot, IndexCard]:
-    """A catalogue with its index.
-
-    Args:
-        folder: what :func:`write_index_folder` wrote.
-        encoder: identity of the encoder that it will be searched with; None: it will not be.
-        mapped: read vectors from the file when a search comes to them, so that a large index opens at once.
+def open_index_folder(folder: Path) -> tuple[Snapshot, IndexCard]:
+    """A catalogue with its index, whose vectors are read from the file when a search comes to them.
 
     Raises:
-        UserError: the folder is no index, is damaged, or is of another encoder.
+        UserError: the folder is no index, or is damaged.
     """
     from cohyde.encoder.index_kinds import open_index
 
     card, _ = read_index_card(folder)
-    if encoder is not None:
-        check_encoder(folder, card, encoder)
     try:
-        index = open_index(folder / VECTORS, card.config, mapped=mapped)
+        index = open_index(folder / VECTORS, card.config)
     except ValueError as error:
         raise UserError(str(error), AGAIN) from None
     tools = tuple(read_tools(folder / TOOLS))

