@@ -136,7 +136,7 @@ def test_a_gain_is_the_mean_of_differences_query_by_query(made: ReportStore) -> 
 
 def test_how_sure_a_gain_is_counts_all_comparisons_of_the_table(made: ReportStore) -> None:
     [subject] = subjects(made, "all")
-    found = table(page(made, "all"), "differences")
+    found = table(page(made, "all"), "certainty")
     systems = [(one.stage, one.search) for one in subject.arm.systems
                if (one.stage, one.search) != (subject.selected, "description")]  # fmt: skip
     flips, p_values = [], []
@@ -149,7 +149,7 @@ def test_how_sure_a_gain_is_counts_all_comparisons_of_the_table(made: ReportStor
             [estimate] = over_tiers([[gain] for gain in gains], left.tier.tolist())
             flips.append(estimate.flips)
             p_values.append(estimate.p)
-    shown = [row.cells[-4:] for row in found.rows]
+    shown = [row.cells[1:] for row in found.rows]
     assert [cells[at].value for cells in shown for at in (0, 2)] == [pytest.approx(100 * one) for one in flips]
     corrected = holm(p_values)
     assert [cells[at].value for cells in shown for at in (1, 3)] == [pytest.approx(one) for one in corrected]
@@ -284,7 +284,7 @@ def test_report_writes_a_page_and_every_table(cohyde: Call, made: ReportStore, t
     html = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert html.count("<script") == 1 and "&lt;script&gt;alert(1)" in html
     assert "secret-host" not in html and str(made.root) not in html and "84aab6339d48, changed" in html
-    names = {"main", "main-all", "differences", "metrics", "rounds", "health", "cost", "latency", "stages"}
+    names = {"main", "main-all", "differences", "certainty", "metrics", "rounds", "health", "cost", "latency", "stages"}
     assert {path.stem for path in (tmp_path / "out").glob("*.csv")} == names
     assert {path.stem for path in (tmp_path / "out").glob("*.tex")} == names
     rows = list(csv.DictReader((tmp_path / "out" / "main.csv").open(encoding="utf-8")))

@@ -79,6 +79,7 @@ def _results(subjects: Sequence[Subject], found: Sequence[Results]) -> Section |
         "",
         results.main_table(main, SAMPLE),
         results.difference_table(main),
+        results.certainty_table(main),
         whole,
         results.ablation_table(found),
         *_seeds(subjects),

@@ -1,6 +1,6 @@
 """What was measured, as tables and curves: systems side by side, rounds, differences, seeds, ablations."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
@@ -227,39 +227,60 @@ def rounds_table(results: Results) -> Table | None:
 
 
 def difference_table(results: Results) -> Table | None:
-    """The selected round minus every other system, and how sure that is for all of them together."""
-    state = results.state
-    if state is None:
+    """The selected round minus every other system."""
+    if results.state is None:
         return None
-    over = MEAN_OVER_TIERS if len(results.arm.tiers()) > 1 else results.arm.tiers()[0]
-    splits = [split for split in results.arm.splits() if (split, over) in results.places]
-    rows, overall = [], []
-    for system in results.arm.systems:
-        name = named(system.stage, system.search)
-        gains = {place: results.sample.difference(state, name, *place) for place in results.places}
-        if name != state and any(gains.values()):
-            cells = (Cell(text=f"over {system.title}"), *map(points_cell, gains.values()))
-            rows.append(Row(cells=cells, group=GROUPS.get(system.group, system.group)))
-            overall.append([gains[split, over] for split in splits])
+    rows = []
+    for label, group, name in _others(results):
+        cells = [points_cell(results.sample.difference(results.state, name, *place)) for place in results.places]
+        rows.append(Row(cells=(label, *cells), group=group))
     if not rows:
         return None
     return Table(
         key="differences",
         title=f"What {results.selected} gains",
-        caption=f"NDCG@5 of {state.replace(' · ', ', searched with: ')}, minus that of each system, in percentage "
-        "points, over the same queries (paired bootstrap, 95%). Bold: the interval leaves out zero. 0.0 without an "
-        "interval: equal for every query. Flips: % of the resamples in which the difference "
-        f"{'over tiers ' if len(results.arm.tiers()) > 1 else ''}loses its sign. Holm: its p, two-sided, corrected "
-        f"for all {len(rows) * len(splits)} comparisons here; bold below 0.05.",
+        caption=f"NDCG@5 of {results.state.replace(' · ', ', searched with: ')}, minus that of each system, in "
+        "percentage points, over the same queries (paired bootstrap, 95%). Bold: the interval leaves out zero. 0.0 "
+        "without an interval: equal for every query. Intervals are not corrected for being many; the table below is.",
+        columns=(Column(head="Gain", numeric=False), *columns_of(results.places, results.sample)),
+        rows=tuple(rows),
+    )
+
+
+def certainty_table(results: Results) -> Table | None:
+    """How sure the gains over tiers are, for all systems together."""
+    if results.state is None:
+        return None
+    tiers = results.arm.tiers()
+    over = MEAN_OVER_TIERS if len(tiers) > 1 else tiers[0]
+    splits = [split for split in results.arm.splits() if (split, over) in results.places]
+    others = list(_others(results))
+    gains = [[results.sample.difference(results.state, name, split, over) for split in splits] for _, _, name in others]
+    if not others or not splits:
+        return None
+    return Table(
+        key="certainty",
+        title="How sure that is",
+        caption=f"Flips: % of the resamples in which the gain{' over tiers' if len(tiers) > 1 else ''} loses its sign. "
+        f"Holm: its p, two-sided, corrected for all {len(others) * len(splits)} comparisons here; bold below 0.05.",
         columns=(
             Column(head="Gain", numeric=False),
-            *columns_of(results.places, results.sample),
-            *(Column(head=head, group=f"{split}, how sure") for split in splits for head in ("flips", "Holm")),
+            *(Column(head=head, group=split) for split in splits for head in ("flips", "Holm")),
         ),
         rows=tuple(
-            replace(row, cells=(*row.cells, *sure)) for row, sure in zip(rows, sure_cells(overall), strict=True)
+            Row(cells=(label, *sure), group=group)
+            for (label, group, _), sure in zip(others, sure_cells(gains), strict=True)
         ),
     )
+
+
+def _others(results: Results) -> Iterator[tuple[Cell, str, str]]:
+    """Label, group and name of every system that the selected round can be compared with."""
+    for system in results.arm.systems:
+        name = named(system.stage, system.search)
+        known = (results.sample.difference(results.state or "", name, *place) for place in results.places)
+        if name != results.state and any(known):
+            yield Cell(text=f"over {system.title}"), GROUPS.get(system.group, system.group), name
 
 
 def sure_cells(rows: Sequence[Sequence[Value | None]]) -> list[list[Cell]]:
