@@ -12,9 +12,12 @@ from typing import Any
 
 import pytest
 from command_line import Call, caller
+from finished_runs import SMALLEST
+from finished_runs import finish as finish_run
 from object_store import MISSING, SECRET, Server, free_port, serving
 from trivial_stages.basic import Numbers
 
+from cohyde import Retriever
 from cohyde.dag import bucket as buckets
 from cohyde.dag.attempts import latest_attempt, new_attempt
 from cohyde.dag.fingerprint import fingerprint_of
@@ -539,3 +542,22 @@ def test_the_command_line_plans_and_verifies_there(machine: Callable[[str], Remo
     assert {"name": "store", "state": "ok"}.items() <= next(
         check for check in json.loads(output)["checks"] if check["name"] == "store"
     ).items()
+
+
+@pytest.mark.slow
+def test_a_finished_run_is_searched_and_exported_on_another_machine(
+    url: str, machine: Callable[[str], RemoteStore], cohyde: Call, tmp_path: Path
+) -> None:
+    finish_run(machine("one").location, "far", SMALLEST)
+    machine("other")
+    code, output, errors = cohyde("search", "far", "will it rain tonight", "-k", "2", "--store", url, "--json")
+    assert code == 0, errors
+    searched = json.loads(output)
+    code, _, errors = cohyde("export", "far", "--to", str(tmp_path / "out"), "--store", url)
+    assert code == 0, errors
+    with Retriever.from_export(tmp_path / "out") as retriever:
+        [answer] = retriever.search(["will it rain tonight"], k=2)
+    assert [tool.id for tool, _ in answer.tools] == [found["id"] for found in searched["tools"]]
+    # The address of a bucket is no business of those whom the folder is passed on to.
+    told = "".join(path.read_text("utf-8") for path in (tmp_path / "out").rglob("*.md"))
+    assert url not in told and str(tmp_path) not in told
