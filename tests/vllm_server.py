@@ -19,8 +19,8 @@ START_SECONDS = 900
 
 
 @contextmanager
-def vllm_server(model: Path, name: str, longest: int, sequences: int) -> Iterator[str]:
-    """Serve a model on a free port of 127.0.0.1, in float32; yields the base URL."""
+def vllm_server(model: Path, name: str, longest: int, sequences: int, *more: str) -> Iterator[str]:
+    """Serve a model on a free port of 127.0.0.1, in float32, with further arguments; yields the base URL."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -30,7 +30,7 @@ def vllm_server(model: Path, name: str, longest: int, sequences: int) -> Iterato
     command += ["--max-model-len", str(longest), "--max-num-seqs", str(sequences), "--generation-config", "vllm"]
     # On a CPU: a seeded request whose prompt is read in parts ends the engine; and the model is in the engine's process
     # rather than in a third that waits busily for it.
-    command += ["--no-enable-chunked-prefill", "--distributed-executor-backend", "uni"]
+    command += ["--no-enable-chunked-prefill", "--distributed-executor-backend", "uni", *more]
     environment = {
         **os.environ,
         "VLLM_CPU_KVCACHE_SPACE": "1",
