@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from cohyde.dag.sweep import Union
     from cohyde.evaluation.main_table import Measured, Table
     from cohyde.evaluation.per_query import PerQuery
-    from stages.ablations import Ablation
     from stages.systems import System
 
 MAIN = "main"
@@ -255,7 +254,8 @@ class Study:
     main: Job
     jobs: Mapping[str, Job]
     """Of the ablations, by key."""
-    ablations: "Mapping[str, Ablation]"
+    titles: Mapping[str, str]
+    """The same."""
 
     def measured_by(self, job: Job) -> str:
         """The stage that a run is measured by."""
@@ -309,7 +309,7 @@ class Study:
             finished = self.main.store.finished([plan.nodes[name] for name in own])
             yield Share(
                 run=key,
-                title=self.ablations[key].title if key in self.ablations else "",
+                title=self.titles.get(key, ""),
                 shared=len(plan.nodes) - len(own),
                 own=len(own),
                 to_run=len(own) - len(finished),
@@ -348,8 +348,7 @@ class Study:
         from cohyde.evaluation.main_table import Measured
 
         found, missing = [], []
-        titles = {MAIN: f"CoHyDE, r = {self.main.settings.rounds}"}
-        titles |= {key: ablation.title for key, ablation in self.ablations.items()}
+        titles = {MAIN: f"CoHyDE, r = {self.main.settings.rounds}", **self.titles}
         runs = {MAIN: self.main} | {key: job for key, job in self.jobs.items() if key not in self.same}
         for key, job in runs.items():
             stage, search = self.measured_by(job), job.settings.search.mode
@@ -402,4 +401,5 @@ def planned(
         for key, own in zip(kept, settings, strict=True)
     }
     fetch_models([main, *jobs.values()])
-    return Study(name=title, main=main, jobs=jobs, ablations=kept)
+    titles = {key: one.title_under(chain) for key, one in kept.items()}
+    return Study(name=title, main=main, jobs=jobs, titles=titles)

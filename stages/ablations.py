@@ -21,7 +21,7 @@ from stages.relevant_tools import STAGE as RELEVANT_TOOLS
 from stages.relevant_tools import RelevantToolsConfig
 
 FOLDER = "ablations"
-KEYS = {"title", "about", "settings", "presets"}
+KEYS = {"title", "about", "settings", "presets", "titles"}
 REWRITE = "rewrite"
 """The prompt by which a rewriter restates the request, given names of relevant tools."""
 TOOLS = "tools"
@@ -44,6 +44,12 @@ class Ablation:
     """Nested sections, as in a preset."""
     presets: Mapping[str, Mapping[str, Any]]
     """The same by preset, for those that need other figures: steps scale with the size of models and data."""
+    titles: Mapping[str, str]
+    """The title by preset, where a preset's figures make it another."""
+
+    def title_under(self, presets: Sequence[str]) -> str:
+        """The title that goes with a preset's figures; arguments as of :meth:`overrides`."""
+        return next((self.titles[name] for name in reversed(presets) if name in self.titles), self.title)
 
     def overrides(self, presets: Sequence[str]) -> list[str]:
         """``key=value`` for each setting that departs from the main run.
@@ -82,13 +88,16 @@ def load_ablation(key: str) -> Ablation:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(data, dict) or not {"title", "about", "settings"} <= set(data) <= KEYS:
-        raise UserError(f"{path}: an ablation has title, about and settings, perhaps presets, and nothing else")
+        raise UserError(
+            f"{path}: an ablation has title, about and settings, perhaps presets and titles, and nothing else"
+        )
     return Ablation(
         key=key,
         title=str(data["title"]),
         about=str(data["about"]),
         settings=data["settings"],
         presets=data.get("presets") or {},
+        titles=data.get("titles") or {},
     )
 
 

@@ -3,11 +3,17 @@
 from pathlib import Path
 
 import pytest
+from transformers import AutoTokenizer
 
 from cohyde.config import Config, load_config, preset_chain, preset_names
 from cohyde.dag.fingerprint import fingerprints
 from cohyde.dag.plan import make_plan
+from cohyde.data.dataset import read_dataset
 from cohyde.errors import UserError
+from cohyde.models.reference import resolve
+from cohyde.resources import sample_folder
+from cohyde.rewriter.examples import few_shot_examples
+from cohyde.rewriter.prompts import build_messages, encode_prompt, load_prompt, render_chat
 from stages import ablations as module
 from stages.ablations import ablations, load_ablation, measured_by
 from stages.pipeline import Surroundings
@@ -47,6 +53,28 @@ def test_titles_tell_ablations_apart_and_fit_a_table() -> None:
     found = ablations()
     assert len({one.title for one in found}) == len(found) and all(len(one.title) <= 30 for one in found)
     assert all(len(one.about) <= 90 for one in found)
+    assert all(len(title) <= 30 for one in found for title in one.titles.values())
+
+
+@pytest.mark.parametrize("key", [key for key in KEYS if key.startswith("sft-")])
+@pytest.mark.parametrize("preset", preset_names())
+def test_a_title_that_tells_steps_tells_those_that_are_taken(key: str, preset: str) -> None:
+    chain, steps = preset_chain(preset), under(key, preset).instruction.steps
+    assert load_ablation(key).title_under(chain) == f"With S1c, {steps:,} step{'s' if steps > 1 else ''}"
+
+
+def test_the_demo_s_prompts_leave_room_for_a_description_in_training() -> None:
+    config, (dataset, _) = under("sft-100", "demo"), read_dataset(sample_folder())
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(resolve(config.rewriter.model))
+    except UserError as error:
+        pytest.skip(error.message)
+    prompt, examples = load_prompt(config.rewriter.prompt), few_shot_examples(dataset, config.rewriter.few_shot, 0)
+    longest = max(
+        len(encode_prompt(tokenizer, render_chat(tokenizer, build_messages(prompt, {"query": query.text}, examples))))
+        for query in dataset.train
+    )
+    assert longest + config.candidates.max_new_tokens <= config.instruction.max_length
 
 
 def test_other_pairs_of_models_add_what_scores_them_and_nothing_else() -> None:
