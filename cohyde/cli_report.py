@@ -9,12 +9,15 @@ import typer
 from cohyde.cli_jobs import Job, job_of, print_report_of, report_of
 from cohyde.cli_options import DEFAULT_STORE, AsJson, StoreFolder
 from cohyde.cli_sweep import Sweep, arms, find_sweep, sweep_report
+from cohyde.cli_systems import Study, find_study
 
 if TYPE_CHECKING:
     from cohyde.evaluation.page.data import PageData
     from stages.reporting.page import Subject
+    from stages.reporting.results import Results
     from stages.reporting.views import RunView
 
+Found = Job | Sweep | Study
 PAGES = "reports"
 """Folder of the store that pages are written to, unless told otherwise."""
 
@@ -22,7 +25,7 @@ Runs = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="RUN…",
-        help="Runs and sweeps; the first is what the others are compared with.",
+        help="Runs, sweeps and ablations (demo-ablations); the first is what the others are compared with.",
         show_default="the latest",
     ),
 ]
@@ -63,17 +66,19 @@ def report(
         )
 
 
-def _find(name: str | None, store: str) -> Job | Sweep:
-    return find_sweep(name, store) or job_of(name, store)
+def _find(name: str | None, store: str) -> Found:
+    return find_sweep(name, store) or find_study(name, store) or job_of(name, store)
 
 
-def _show(found: Job | Sweep, as_json: bool, apart: bool) -> None:
+def _show(found: Found, as_json: bool, apart: bool) -> None:
     from cohyde.terminal import out, print_json
 
     if apart and not as_json:
         out().print()
     if isinstance(found, Sweep):
         sweep_report(found, as_json)
+    elif isinstance(found, Study):
+        found.print(as_json)
     elif as_json:
         rows = report_of(found)
         print_json({"run": found.name, "selected": rows.selected, "rows": list(rows.rows)})
@@ -81,7 +86,7 @@ def _show(found: Job | Sweep, as_json: bool, apart: bool) -> None:
         print_report_of(found)
 
 
-def _place(found: Sequence[Job | Sweep], html: Path | None, to: Path | None) -> Path:
+def _place(found: Sequence[Found], html: Path | None, to: Path | None) -> Path:
     """Where the page goes.
 
     Raises:
@@ -91,13 +96,13 @@ def _place(found: Sequence[Job | Sweep], html: Path | None, to: Path | None) -> 
         return html
     if to is not None:
         return to / "report.html"
-    first = found[0]
-    if first.store.location != str(first.store.root):
+    store = _main(found[0]).store
+    if store.location != str(store.root):
         return Path(f"{_title(found)}.html")
-    return first.store.root / PAGES / f"{_title(found)}.html"
+    return store.root / PAGES / f"{_title(found)}.html"
 
 
-def _title(found: Sequence[Job | Sweep]) -> str:
+def _title(found: Sequence[Found]) -> str:
     more = len(found) - 2
     return "+".join(one.name for one in found[:2]) + (f"+{more}-more" if more > 0 else "")
 
@@ -124,12 +129,18 @@ def _write(data: "PageData", page: Path, to: Path | None) -> list[Path]:
 # ------------------------------------------------------------------------------------------------------- collecting
 
 
-def _page(found: Sequence[Job | Sweep]) -> "PageData":
+def _page(found: Sequence[Found]) -> "PageData":
     from stages.reporting.page import page_of
 
-    subjects = [subject for one in found for subject in _subjects(one, alone=len(found) == 1)]
-    kinds = found[0].kinds
-    return page_of(found[0].name, subjects, kinds)
+    studies = [one for one in found if isinstance(one, Study)]
+    single = [one for one in found if not isinstance(one, Study)] or [studies[0].main]
+    subjects = [subject for one in single for subject in _subjects(one, alone=len(single) == 1)]
+    return page_of(found[0].name, subjects, _main(found[0]).kinds, [_rows(study) for study in studies])
+
+
+def _main(found: Found) -> Job | Sweep:
+    """What the page over it is about."""
+    return found.main if isinstance(found, Study) else found
 
 
 def _subjects(found: Job | Sweep, alone: bool) -> "list[Subject]":
@@ -149,6 +160,19 @@ def _subjects(found: Job | Sweep, alone: bool) -> "list[Subject]":
         table = one.table if len(one.runs) > 1 else None
         subjects.append(Subject(arm=Arm(title=title, runs=views), selected=selected, seeds=table))
     return subjects
+
+
+def _rows(study: Study) -> "list[Results]":
+    """The rows of its table that are measured, each at the stage that it is measured by."""
+    from stages.reporting.results import Results
+    from stages.reporting.views import Arm
+
+    rows = []
+    for _, title, job in study.rows():
+        view, stage = _view(job), study.measured_by(job)
+        if stage in view.evaluations:
+            rows.append(Results(arm=Arm(title=title, runs=(view,)), selected=stage))
+    return rows
 
 
 def _view(job: Job) -> "RunView":

@@ -15,6 +15,7 @@ from cohyde.cli_jobs import (
     check_data,
     execute_part,
     fetch_models,
+    job_of,
     make_job,
     print_states_json,
     record,
@@ -261,11 +262,11 @@ class Study:
         """The stage that a run is measured by."""
         from stages.ablations import measured_by
 
-        return measured_by(job.settings, [spec.id for spec in job.specs])
+        return measured_by(job.settings, [node.id for node in job.seen.nodes.values()])
 
     def part(self, job: Job) -> "Plan":
         """What of a run its row needs: not the evaluations of the rounds before the last."""
-        return job.plan.until(self.measured_by(job))
+        return job.seen.until(self.measured_by(job))
 
     @cached_property
     def same(self) -> dict[str, str]:
@@ -281,7 +282,7 @@ class Study:
 
     def _row(self, job: Job) -> tuple[str, str]:
         """What a row is read from: an artifact and a search mode."""
-        return job.plan.named(self.measured_by(job))[0], job.settings.search.mode
+        return job.seen.named(self.measured_by(job))[0], job.settings.search.mode
 
     @cached_property
     def union(self) -> "Union":
@@ -343,14 +344,17 @@ class Study:
         if missing:
             err().print(f"not done, and not in the table: {'; '.join(missing)}", style="yellow", soft_wrap=True)
 
+    def rows(self) -> Iterator[tuple[str, str, Job]]:
+        """Key, title and run of each row of the table, the main run's first."""
+        yield MAIN, f"CoHyDE, r = {self.main.settings.rounds}", self.main
+        yield from ((key, self.titles[key], job) for key, job in self.jobs.items() if key not in self.same)
+
     def measured(self) -> "tuple[list[Measured], list[str]]":
         """What is measured, and the keys of the runs that are not done."""
         from cohyde.evaluation.main_table import Measured
 
         found, missing = [], []
-        titles = {MAIN: f"CoHyDE, r = {self.main.settings.rounds}", **self.titles}
-        runs = {MAIN: self.main} | {key: job for key, job in self.jobs.items() if key not in self.same}
-        for key, job in runs.items():
+        for key, title, job in self.rows():
             stage, search = self.measured_by(job), job.settings.search.mode
             results = read_results(job, stage)
             if results is None:
@@ -359,7 +363,7 @@ class Study:
             found.append(
                 Measured(
                     key=key,
-                    title=titles[key],
+                    title=title,
                     group="ablation" if key != MAIN else "cohyde",
                     run=job.name,
                     stage=stage,
@@ -403,3 +407,31 @@ def planned(
     fetch_models([main, *jobs.values()])
     titles = {key: one.title_under(chain) for key, one in kept.items()}
     return Study(name=title, main=main, jobs=jobs, titles=titles)
+
+
+def find_study(name: str | None, store: str | Path) -> Study | None:
+    """The main run and the ablations that were recorded under this name; None where there are none.
+
+    Raises:
+        UserError: the record of one of its runs is damaged.
+    """
+    from cohyde.config import preset_chain
+    from cohyde.dag.remote import open_store
+    from cohyde.dag.runs import run_names
+    from stages.ablations import ablations
+
+    there = run_names(open_store(store))
+    if name is None or name in there or f"{name}-{MAIN}" not in there:
+        return None
+    main = job_of(f"{name}-{MAIN}", store)
+    try:
+        chain = preset_chain(main.preset)
+    except UserError:  # a file that is gone
+        chain = []
+    kept = [one for one in ablations() if f"{name}-{one.key}" in there]
+    return Study(
+        name=name,
+        main=main,
+        jobs={one.key: job_of(f"{name}-{one.key}", store) for one in kept},
+        titles={one.key: one.title_under(chain) for one in kept},
+    )

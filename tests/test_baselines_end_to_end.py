@@ -1,5 +1,6 @@
 """Both tables as a person gets them: processes of their own, a real Ray, tiny models, one store."""
 
+import csv
 import json
 import os
 import subprocess
@@ -68,3 +69,13 @@ def test_both_tables_on_one_store_and_nothing_is_done_twice(tmp_path: Path) -> N
 
     _, told = cohyde(store, "eval", "ablations", "-c", "tiny", *only, *TINIER)
     assert "started" not in told
+
+    # The same on a page and as files, under the name that the table has.
+    again, _ = cohyde(store, "report", "tiny-ablations", "--to", str(tmp_path / "tables"))
+    assert again["tables"] == ablations["tables"]
+    assert "With untrained encoder" in (tmp_path / "tables" / "report.html").read_text("utf-8")
+    header, *rows = csv.reader((tmp_path / "tables" / "ablations.csv").read_text("utf-8").splitlines())
+    place = header.index("vague G1")
+    values = {row[0]: float(row[place]) for row in rows}
+    assert list(values) == ["CoHyDE, r = 1", *(row["title"] for row in table["rows"][1:])]
+    assert values["With untrained encoder"] == pytest.approx(100 * a.mean())

@@ -191,10 +191,10 @@ def test_runs_are_compared_with_the_first(made: ReportStore) -> None:
     two = queries(made, "all", main.selected or "").select(**names)
     assert list(one.id) == list(two.id)
     gain = 100 * np.mean(one.values["ndcg@5"] - two.values["ndcg@5"])
-    shown = cell(table(data, "ablations"), "other", "vague", "G1")
+    shown = cell(table(data, "runs"), "other", "vague", "G1")
     assert shown.value == pytest.approx(100 * one.values["ndcg@5"].mean())
     assert shown.note.partition("\n")[0] == f"{gain:+.1f}".replace("-", "−")
-    [label] = [row.cells[0].note for row in table(data, "ablations").rows if row.cells[0].text == "other"]
+    [label] = [row.cells[0].note for row in table(data, "runs").rows if row.cells[0].text == "other"]
     assert "sft.enabled: True → False" in label and "pipeline" not in label
 
 

@@ -27,18 +27,21 @@ class Subject:
     """Where it has several seeds, what they come to."""
 
 
-def page_of(title: str, subjects: Sequence[Subject], kinds: Mapping[str, str]) -> PageData:
+def page_of(
+    title: str, subjects: Sequence[Subject], kinds: Mapping[str, str], studies: Sequence[Sequence[Results]] = ()
+) -> PageData:
     """The page.
 
     Args:
         title: name of the run or the sweep, or of all runs.
         subjects: the first one is what the page is about; the others are compared with it.
         kinds: short titles of stages by id, for those that are not done.
+        studies: main runs with their ablations; each has a table of its own.
     """
     arms = [subject.arm for subject in subjects]
     found = [Results(arm=subject.arm, selected=subject.selected) for subject in subjects]
     sections = [
-        _results(subjects, found),
+        _results(subjects, found, studies),
         _rounds(found[0]),
         _health(arms[0]),
         _training(arms[0]),
@@ -46,7 +49,8 @@ def page_of(title: str, subjects: Sequence[Subject], kinds: Mapping[str, str]) -
         _execution(arms, kinds),
         _settings(arms),
     ]
-    notices = execution.notices(arms)  # last: what could not be read is known now
+    seen = [*arms, *(row.arm for study in studies for row in study)]
+    notices = execution.notices(seen)  # last: what could not be read is known now
     if notices is not None:
         sections.insert(5, Section(key="warnings", title="Warnings", parts=(notices,)))
     return PageData(
@@ -70,7 +74,9 @@ def _section(key: str, title: str, lead: str, *parts: Part | None) -> Section | 
 # --------------------------------------------------------------------------------------------------------- sections
 
 
-def _results(subjects: Sequence[Subject], found: Sequence[Results]) -> Section | None:
+def _results(
+    subjects: Sequence[Subject], found: Sequence[Results], studies: Sequence[Sequence[Results]]
+) -> Section | None:
     main = found[0]
     whole = results.main_table(main, EVERY_QUERY) if main.arm.scores_all() else None
     return _section(
@@ -81,7 +87,8 @@ def _results(subjects: Sequence[Subject], found: Sequence[Results]) -> Section |
         results.difference_table(main),
         results.certainty_table(main),
         whole,
-        results.ablation_table(found),
+        results.runs_table(found),
+        *(results.ablation_table(study, number) for number, study in enumerate(studies)),
         *_seeds(subjects),
         results.metrics_table(main),
     )

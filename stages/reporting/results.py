@@ -451,8 +451,18 @@ def _gain(difference: float | None, interval: Interval | None) -> Cell:
     return MISSING if difference is None or interval is None else points_cell(Value(difference, interval, n=0))
 
 
-def ablation_table(all_results: Sequence[Results]) -> Table | None:
+def runs_table(all_results: Sequence[Results]) -> Table | None:
     """The selected state of each run or arm, and what it gains or loses against the first."""
+    return _against_first(all_results, "runs", "Runs compared", "at the state that each run's dev selects")
+
+
+def ablation_table(study: Sequence[Results], number: int) -> Table | None:
+    """Ablations against their main run, which comes first; each at the stage that it is measured by."""
+    key = f"ablations-{number}" if number else "ablations"
+    return _against_first(study, key, "Ablations", "after the last round, or of the pair of models that is named")
+
+
+def _against_first(all_results: Sequence[Results], key: str, title: str, at: str) -> Table | None:
     known = [results for results in all_results if results.selected is not None]
     if len(known) < 2:
         return None
@@ -466,22 +476,21 @@ def ablation_table(all_results: Sequence[Results]) -> Table | None:
     places = main.places
     rows = []
     for results in known:
-        title = results.arm.title
-        cells = [percent_cell(found.value(title, *place)) for place in places]
+        name = results.arm.title
+        cells = [percent_cell(found.value(name, *place)) for place in places]
         if results is not main:
-            gains = [found.difference(title, main.arm.title, *place) for place in places]
+            gains = [found.difference(name, main.arm.title, *place) for place in places]
             cells = [
                 replace(cell, low=None, high=None, note=_against(gain)) for cell, gain in zip(cells, gains, strict=True)
             ]
         about = "" if results is main else _departures(main.arm, results.arm)
-        label = Cell(text=title, note="; ".join(filter(None, (f"{results.selected}, {results.arm.search}", about))))
+        label = Cell(text=name, note="; ".join(filter(None, (f"{results.selected}, {results.arm.search}", about))))
         rows.append(Row(cells=(label, *cells), marked=results is main))
     return Table(
-        key="ablations",
-        title="Runs compared",
-        caption=f"NDCG@5 in % at the state that each run's dev selects. Below the others, the difference from "
-        f"{main.arm.title} in percentage points (paired bootstrap over the same queries, 95%), where both answered "
-        "the same queries.",
+        key=key,
+        title=title,
+        caption=f"NDCG@5 in % {at}. Below the others, the difference from {main.arm.title} in percentage points "
+        "(paired bootstrap over the same queries, 95%), where both answered the same queries.",
         columns=(Column(head="Run", numeric=False), *columns_of(places, found)),
         rows=with_best(rows),
         notes=(counts_note(found, places),),
