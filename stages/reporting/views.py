@@ -134,7 +134,9 @@ class RunView:
         if stage not in self.manifests or not any(one.path == file for one in self.manifests[stage].files):
             return []
         text = read_if_there(self.store.place(artifact_name(stage, self.manifests[stage].fingerprint)), file) or ""
-        return [json.loads(line) for line in text.splitlines() if line.strip()]
+        lines = ",".join(filter(str.strip, text.splitlines()))
+        rows: list[dict[str, Any]] = json.loads(f"[{lines}]")  # in one call: a line each takes four times as long
+        return rows
 
     @cached_property
     def systems(self) -> list[System]:
