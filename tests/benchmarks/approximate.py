@@ -15,7 +15,6 @@ import statistics
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +106,7 @@ def main() -> None:
     parser.add_argument("-k", type=int, default=10)
     parser.add_argument("--data", type=Path, default=PUBLIC_DATA, help="holds toolbench_mini and toollens")
     parser.add_argument("--model", default=MODEL)
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES, help="of the large catalogue")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
@@ -118,9 +118,9 @@ def main() -> None:
     model = load_encoder(resolve(given.model), config, "cpu")
     real = embed(model, tools, config.embed_batch_size, "document")
     asked = embed(model, [queries[place] for place in drawn], config.embed_batch_size)
-    every = [replace(IndexConfig(), kind=kind, dtype=dtype) for kind in INDEX_KINDS for dtype in DTYPES]
+    every = [IndexConfig(kind=kind, dtype=dtype) for kind in INDEX_KINDS for dtype in given.dtypes]
     with threadpool_limits(given.threads):
-        of_real = measure(real, asked, given.k, [config for config in every if config.kind == EXACT])
+        of_real = measure(real, asked, given.k, [IndexConfig(kind=EXACT, dtype=dtype) for dtype in DTYPES])
         of_many = measure(crowded(real, given.tools, given.seed), asked, given.k, every)
     if given.json:
         sizes = {"texts": name, "real": len(real), "tools": given.tools, "queries": len(asked), "k": given.k}
