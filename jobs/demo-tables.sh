@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # README.md's main table and ablation table of the demo, on two CPU cores: an hour or two each. Half of the first is
-# iterative refinement. Left out of the second: SFT of 1,000 and 5,000 steps, many hours for a rewriter on a CPU.
+# iterative refinement. The second leaves out those with S1c; without --only they are there too.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 make setup
@@ -11,7 +11,6 @@ one-rendering
 description-anchors
 mixed-anchors
 query-rewrite
-sft-100
 untrained-encoder
 untrained-rewriter
 search-description
