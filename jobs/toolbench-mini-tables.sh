@@ -12,4 +12,4 @@ settings=(
 )
 .venv/bin/cohyde eval baselines "${settings[@]}"
 .venv/bin/cohyde eval ablations "${settings[@]}" \
-  --only no-warm-up,query-rewrite,untrained-encoder,untrained-rewriter,search-description
+  --only no-warm-up,one-rendering,query-rewrite,untrained-encoder,untrained-rewriter,search-description
