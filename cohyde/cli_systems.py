@@ -420,8 +420,10 @@ def find_study(name: str | None, store: str | Path) -> Study | None:
     from cohyde.dag.runs import run_names
     from stages.ablations import ablations
 
+    if name is None:  # the latest run
+        return None
     there = run_names(open_store(store))
-    if name is None or name in there or f"{name}-{MAIN}" not in there:
+    if name in there or f"{name}-{MAIN}" not in there:
         return None
     main = job_of(f"{name}-{MAIN}", store)
     try:

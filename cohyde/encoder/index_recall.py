@@ -45,8 +45,12 @@ def recall_of_neighbours(index: Index, vectors: np.ndarray, k: int, most: int) -
         _others(each.search(vectors[places], k + 1)[1].tolist(), places.tolist(), k)
         for each in (index, ExactIndex(vectors))
     )
-    shares = [len(set(ours) & set(theirs)) / k for ours, theirs in zip(found, exact, strict=True)] if k else [1.0]
-    return Recall(k=k, value=float(np.mean(shares)), sampled=len(places))
+    return Recall(k=k, value=share_found(found, exact, k) if k else 1.0, sampled=len(places))
+
+
+def share_found(found: Sequence[Sequence[int]], exact: Sequence[Sequence[int]], k: int) -> float:
+    """Recall@k: how many of the ``k`` exact ones of each row were found, as a share, averaged over rows."""
+    return float(np.mean([len(set(ours) & set(theirs)) / k for ours, theirs in zip(found, exact, strict=True)]))
 
 
 def _others(rows: Sequence[Sequence[int]], own: Sequence[int], k: int) -> list[list[int]]:

@@ -24,13 +24,14 @@ from embedding import FORM, texts_of
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
+from search import unit_rows
 from threadpoolctl import threadpool_limits
 from toollens import MODEL, PUBLIC_DATA
 
 from cohyde.config import EmbeddingConfig, IndexConfig
 from cohyde.encoder.index import ExactIndex
 from cohyde.encoder.index_kinds import EXACT, INDEX_KINDS, make_index
-from cohyde.encoder.index_recall import search_seconds
+from cohyde.encoder.index_recall import search_seconds, share_found
 from cohyde.encoder.model import embed, load_encoder
 from cohyde.models.reference import resolve
 
@@ -57,7 +58,7 @@ def crowded(real: np.ndarray, size: int, seed: int) -> np.ndarray:
     start = random.integers(len(real), size=more)
     towards = near[start, random.integers(NEAREST, size=more)]
     part = random.random((more, 1), dtype=np.float32)
-    aside = unit(random.standard_normal((more, real.shape[1]), dtype=np.float32))
+    aside = unit_rows(random, more, real.shape[1])
     return np.concatenate([real, unit(real[start] * (1 - part) + real[towards] * part + ASIDE * aside)])
 
 
@@ -69,13 +70,13 @@ def measure(vectors: np.ndarray, queries: np.ndarray, k: int, configs: Sequence[
         index = make_index(vectors, config)
         built = time.perf_counter() - started
         found = index.search(queries, k)[1]
-        shares = [len(set(ours) & set(exact)) / k for ours, exact in zip(found.tolist(), right.tolist(), strict=True)]
+        recall = share_found(found.tolist(), right.tolist(), k)
         with tempfile.TemporaryDirectory() as scratch:
             path = Path(scratch) / "index.faiss"
             index.save_faiss(path)
             size = path.stat().st_size
         row = {"kind": config.kind, "dtype": config.dtype, "build_seconds": built, "bytes": size}
-        row |= {"recall": statistics.fmean(shares), "same_first": float((found[:, 0] == right[:, 0]).mean())}
+        row |= {"recall": recall, "same_first": float((found[:, 0] == right[:, 0]).mean())}
         rows.append(row | {"median_ms": 1000 * statistics.median(search_seconds(index, queries[:TIMED], k))})
     return rows
 
